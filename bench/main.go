@@ -1,0 +1,155 @@
+// Command bench measures the built forwarder on a real PostgreSQL and a real Kafka, both
+// started for the purpose. It owns no promise about time: it prints what it measured, and
+// fails only when a drained topic is not exact.
+//
+//	drain   a preloaded outbox of many keys, beside a bare pipe (bench/pipe) in turns
+//	hot     the same with 10 keys
+//	steady  1,000 single-row transactions a second: time from commit to consumed
+//	idle    statements a second with nothing to do
+//
+// Figures of different machines, or of one machine at different times, do not compare. The
+// ratio to the pipe, taken in turns within one run, does.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are the flags.
+type options struct {
+	events, runs, payload, partitions int
+	keys, hotKeys                     int
+	rate                              float64
+	steadyFor, warmUp, idleFor        time.Duration
+	only                              []string
+}
+
+var sections = []string{"drain", "hot", "steady", "idle"}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.IntVar(&o.events, "events", 300_000, "events in the preloaded outbox")
+	f.IntVar(&o.runs, "runs", 3, "runs of each of the two programs; the median counts")
+	f.IntVar(&o.payload, "payload", 200, "bytes of a payload")
+	f.IntVar(&o.partitions, "partitions", 12, "partitions of the topic")
+	f.IntVar(&o.keys, "keys", 100_000, "keys of the drain")
+	f.IntVar(&o.hotKeys, "hot-keys", 10, "keys of the drain with hot keys")
+	f.Float64Var(&o.rate, "rate", 1000, "events a second of the steady load")
+	f.DurationVar(&o.steadyFor, "steady", 20*time.Second, "length of the steady load")
+	f.DurationVar(&o.warmUp, "warm-up", 3*time.Second, "time before measuring steady and idle")
+	f.DurationVar(&o.idleFor, "idle", 10*time.Second, "length of the idle measurement")
+	only := f.String("only", "", "one or more of "+strings.Join(sections, ",")+"; all when empty")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	o.only = sections
+	if *only != "" {
+		o.only = strings.Split(*only, ",")
+	}
+	for _, name := range o.only {
+		if !slices.Contains(sections, name) {
+			return o, fmt.Errorf("-only %s: want some of %s", name, strings.Join(sections, ","))
+		}
+	}
+	if f.NArg() > 0 || o.events < 1 || o.runs < 1 || o.keys < 1 || o.hotKeys < 1 || o.partitions < 1 || o.rate <= 0 {
+		return o, errors.New("counts and rates must be positive, and there are no arguments besides the flags")
+	}
+	return o, nil
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err = run(ctx, o)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) (err error) {
+	dir, err := os.MkdirTemp("", "forwarder-bench-")
+	if err != nil {
+		return fmt.Errorf("making a folder for the programs: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	progress("building")
+	forwarder, err := build(ctx, dir, "forwarder", "github.com/outbox-forwarder/forwarder/cmd/forwarder")
+	if err != nil {
+		return err
+	}
+	pipe, err := build(ctx, dir, "pipe", "github.com/outbox-forwarder/forwarder/bench/pipe")
+	if err != nil {
+		return err
+	}
+	progress("starting PostgreSQL and Kafka")
+	s, err := newStage(ctx, o, forwarder, pipe)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	for _, name := range o.only {
+		var section func(context.Context) error
+		switch name {
+		case "drain":
+			section = func(ctx context.Context) error { return s.compare(ctx, "drain", o.keys) }
+		case "hot":
+			section = func(ctx context.Context) error { return s.compare(ctx, "hot keys", o.hotKeys) }
+		case "steady":
+			section = s.steady
+		case "idle":
+			section = s.idle
+		}
+		if err := section(ctx); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func build(ctx context.Context, dir, name, pkg string) (string, error) {
+	path := filepath.Join(dir, name)
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", path, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w\n%s", pkg, err, out)
+	}
+	return path, nil
+}
+
+// progress goes to stderr, so that stdout has the results alone.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "# "+format+"\n", args...)
+}
+
+// pause waits for d, or fails when the bench is stopped.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/outbox-forwarder/forwarder/internal/admin"
+	"github.com/outbox-forwarder/forwarder/internal/config"
+	"github.com/outbox-forwarder/forwarder/internal/repeat"
+	"github.com/outbox-forwarder/forwarder/lanes"
+	"github.com/outbox-forwarder/forwarder/sink"
+	"github.com/outbox-forwarder/forwarder/source/postgres"
+)
+
+// service is one forwarder from its start to its stop.
+type service struct {
+	cfg       config.Config
+	log       *slog.Logger
+	listening func(addr string) // told the admin server's address, when not nil
+
+	mu        sync.Mutex // guards what follows, for the admin server
+	starting  string     // what the start waits for
+	forwarder *lanes.Forwarder
+	producer  *sink.Producer
+}
+
+// How long the start waits between two tries of a database or a broker that may come.
+const (
+	startRetry = time.Second
+	adminStop  = 2 * time.Second
+	// ageEvery is how often the oldest undelivered row is looked for.
+	ageEvery = 5 * time.Second
+)
+
+// run starts everything in the order in which it is needed, forwards until ctx is done, and
+// stops it in the reverse order.
+func (s *service) run(ctx context.Context) error {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if s.cfg.Admin.Listen != "" {
+		server := admin.New(admin.Config{
+			Listen: s.cfg.Admin.Listen, Status: s, Metrics: registry, Version: versionName(), Logger: s.log,
+		})
+		if err := server.Start(); err != nil {
+			return &config.FieldError{Field: "admin.listen", Value: s.cfg.Admin.Listen, Problem: err.Error(),
+				Hint: "choose another address with --admin-listen, or none"}
+		}
+		defer func() {
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), adminStop)
+			defer cancel()
+			if err := server.Stop(stop); err != nil {
+				s.log.Warn("the admin server did not stop in time", "err", err)
+			}
+		}()
+		if s.listening != nil {
+			s.listening(server.Addr())
+		}
+	}
+
+	source, err := s.openSource(ctx)
+	if err != nil || source == nil {
+		return err
+	}
+	defer source.Close()
+	producer, err := s.openSink(ctx)
+	if err != nil || producer == nil {
+		return err
+	}
+	defer producer.Close()
+	forwarder, err := lanes.NewForwarder(lanes.Config{
+		Lanes: source.Lanes(), MaxBytes: int(s.cfg.Memory.Events),
+	}, source, producer, s.log, s.cfg.Shutdown.Grace)
+	if err != nil {
+		return err
+	}
+	registry.MustRegister(forwarder)
+	s.mu.Lock()
+	s.forwarder, s.producer = forwarder, producer
+	s.mu.Unlock()
+
+	watching, unwatch := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { watchAge(watching, source, registry) })
+	s.log.Info("forwarding", "table", source.Table(), "lanes", source.Lanes(), "brokers", s.cfg.Kafka.Brokers, "version", versionName())
+	err = forwarder.Run(ctx, lanes.Sole{Lanes: source.Lanes()})
+	unwatch()
+	watch.Wait()
+	stats := forwarder.Stats()
+	s.log.Info("stopped", "acknowledged", stats.Acked, "deleted", stats.Deleted, "in_flight", stats.Flying, "undeleted", stats.Undeleted)
+	return err
+}
+
+// openSource connects to the database. It waits for one that cannot be reached, and returns
+// nil without an error when ctx ends meanwhile.
+func (s *service) openSource(ctx context.Context) (*postgres.Source, error) {
+	var source *postgres.Source
+	err := s.persist(ctx, "PostgreSQL cannot be reached, it is tried again", func() (retry bool, err error) {
+		source, err = postgres.Open(ctx, postgresConfig(s.cfg, s.log))
+		var setup *postgres.SetupError
+		return !errors.As(err, &setup), err
+	})
+	return source, setupProblems(err)
+}
+
+// openSink connects to the cluster, as openSource does.
+func (s *service) openSink(ctx context.Context) (*sink.Producer, error) {
+	cfg, err := sinkConfig(s.cfg, s.log)
+	if err != nil {
+		return nil, err
+	}
+	producer, err := sink.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	err = s.persist(ctx, "Kafka cannot be reached, it is tried again", func() (retry bool, err error) {
+		err = producer.Check(ctx)
+		var connect *sink.ConnectError
+		return !errors.As(err, &connect) || !connect.Certain, err
+	})
+	if err != nil || ctx.Err() != nil {
+		producer.Close()
+		var connect *sink.ConnectError
+		if errors.As(err, &connect) {
+			return nil, &config.FieldError{Field: "kafka", Problem: err.Error()}
+		}
+		return nil, err
+	}
+	return producer, nil
+}
+
+// persist tries until it succeeds, fails for good, or ctx is done; the last is no error.
+func (s *service) persist(ctx context.Context, msg string, try func() (retry bool, err error)) error {
+	log := repeat.New(s.log, lanes.LogEvery)
+	defer s.setStarting("")
+	for {
+		retry, err := try()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			log.Recovered(msg, "reached")
+			return nil
+		case !retry:
+			return err
+		}
+		s.setStarting(fmt.Sprintf("%s: %v", msg, err))
+		log.Log(ctx, slog.LevelWarn, msg, msg, "err", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(startRetry):
+		}
+	}
+}
+
+func (s *service) setStarting(what string) {
+	s.mu.Lock()
+	s.starting = what
+	s.mu.Unlock()
+}
+
+// watchAge keeps the metric of the oldest undelivered row.
+func watchAge(ctx context.Context, source *postgres.Source, registry prometheus.Registerer) {
+	gauge := lanes.OldestGauge()
+	registry.MustRegister(gauge)
+	ticker := time.NewTicker(ageEvery)
+	defer ticker.Stop()
+	for {
+		created, waiting, err := source.Oldest(ctx)
+		if err == nil { // a database that is away shows elsewhere
+			lanes.SetAge(gauge, created, waiting, time.Now())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// parts returns what runs by now.
+func (s *service) parts() (*lanes.Forwarder, *sink.Producer, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.forwarder, s.producer, s.starting
+}
+
+// Alive implements admin.Status.
+func (s *service) Alive() bool {
+	forwarder, _, _ := s.parts()
+	return forwarder == nil || forwarder.Alive()
+}
+
+// Unready implements admin.Status.
+func (s *service) Unready() []string {
+	forwarder, producer, starting := s.parts()
+	if forwarder == nil {
+		if starting == "" {
+			starting = "starting"
+		}
+		return []string{starting}
+	}
+	return append(forwarder.Unready(), producer.Waiting()...)
+}
+
+// Parked implements admin.Status.
+func (s *service) Parked() []admin.Parked {
+	forwarder, _, _ := s.parts()
+	if forwarder == nil {
+		return nil
+	}
+	var list []admin.Parked
+	for _, p := range forwarder.Parked() {
+		a := admin.Parked{
+			ID: p.Event, Topic: p.Topic, Reason: p.Err.Error(),
+			Attempts: p.Attempts, Since: p.Since, NextRetry: p.RetryAt,
+		}
+		switch p.Kind {
+		case lanes.WholeLane:
+			lane := uint16(p.Lane)
+			a.Part, a.Lane = admin.PartLane, &lane
+		case lanes.WholeTopic:
+			a.Part = admin.PartTopic
+		case lanes.OneKey:
+			a.Part, a.Key = admin.PartKey, admin.Key(p.Key)
+		case lanes.OneRow:
+			a.Part = admin.PartRow
+		}
+		list = append(list, a)
+	}
+	return list
+}
+
+// RetryParked implements admin.Status.
+func (s *service) RetryParked() int {
+	forwarder, _, _ := s.parts()
+	if forwarder == nil {
+		return 0
+	}
+	return forwarder.RetryParked()
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/outbox-forwarder/forwarder/internal/admin"
+	"github.com/outbox-forwarder/forwarder/internal/config"
+	"github.com/outbox-forwarder/forwarder/internal/demo"
+	"github.com/outbox-forwarder/forwarder/sink"
+	"github.com/outbox-forwarder/forwarder/source/postgres"
+)
+
+// actions are the bodies of the commands. Each gets a valid configuration and a context that
+// ends with the first signal; run returns nil for a clean stop. An error that holds a
+// *config.FieldError ends the process with the code of a configuration problem.
+type actions struct {
+	run       func(ctx context.Context, cfg config.Config, logger *slog.Logger) error
+	initStore func(ctx context.Context, cfg config.Config, print bool, out io.Writer) error
+	demo      func(ctx context.Context, cfg config.Config, options demoOptions, out io.Writer) error
+	parked    func(ctx context.Context, cfg config.Config, retry bool, out io.Writer) error
+}
+
+var wired = actions{run: runForwarder, initStore: initStore, demo: runDemo, parked: listParked}
+
+func runForwarder(ctx context.Context, cfg config.Config, logger *slog.Logger) error {
+	return (&service{cfg: cfg, log: logger}).run(ctx)
+}
+
+func initStore(ctx context.Context, cfg config.Config, print bool, out io.Writer) error {
+	pg := postgresConfig(cfg, slog.New(slog.DiscardHandler))
+	if !print {
+		if err := postgres.Init(ctx, pg); err != nil {
+			return setupProblems(err)
+		}
+		_, err := fmt.Fprintf(out, "%s is ready\n", cfg.Source.Postgres.Table)
+		return err
+	}
+	list, err := postgres.Statements(pg)
+	if err != nil {
+		return err
+	}
+	for _, sql := range list {
+		if _, err := fmt.Fprintf(out, "%s;\n", sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func runDemo(ctx context.Context, cfg config.Config, options demoOptions, out io.Writer) error {
+	settings := func(t demo.Target) config.Config {
+		c := cfg
+		c.Source.Postgres.URL = config.NewURL(t.SourceURL)
+		schema, table, _ := strings.Cut(t.Table, ".") // the demo's own names hold no other dot
+		c.Source.Postgres.Table = config.Table{Schema: schema, Name: table}
+		c.Kafka.Brokers = t.Brokers
+		c.Admin.Listen = t.AdminListen
+		return c
+	}
+	d := demo.Config{
+		Brokers:  cfg.Kafka.Brokers,
+		Rate:     options.Rate,
+		Duration: options.Duration,
+		Out:      out,
+		Init: func(ctx context.Context, t demo.Target) error {
+			return setupProblems(postgres.Init(ctx, postgresConfig(settings(t), t.Logger)))
+		},
+		Run: func(ctx context.Context, t demo.Target) error {
+			return (&service{cfg: settings(t), log: t.Logger, listening: t.Listening}).run(ctx)
+		},
+	}
+	if !cfg.Source.Postgres.URL.IsZero() {
+		d.SourceURL = cfg.Source.Postgres.URL.Reveal()
+	}
+	return demo.Run(ctx, d)
+}
+
+func listParked(ctx context.Context, cfg config.Config, retry bool, out io.Writer) error {
+	client, err := admin.NewClient(cfg.Admin.Listen)
+	if err != nil {
+		return err
+	}
+	if retry {
+		n, err := client.RetryParked(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(out, "%d tried again now\n", n)
+		return err
+	}
+	parked, err := client.Parked(ctx)
+	if err != nil {
+		return err
+	}
+	return admin.WriteTable(out, parked, time.Now())
+}
+
+func postgresConfig(cfg config.Config, logger *slog.Logger) postgres.Config {
+	pg := cfg.Source.Postgres
+	return postgres.Config{
+		URL:     pg.URL.Reveal(),
+		Schema:  pg.Table.Schema,
+		Table:   pg.Table.Name,
+		Columns: postgres.Columns(pg.Columns),
+		Logger:  logger,
+	}
+}
+
+func sinkConfig(cfg config.Config, logger *slog.Logger) (sink.Config, error) {
+	tls, problems := cfg.Kafka.TLS.Client(os.ReadFile)
+	if len(problems) > 0 {
+		return sink.Config{}, problems
+	}
+	return sink.Config{
+		Brokers:     cfg.Kafka.Brokers,
+		ClientID:    cfg.Kafka.ClientID,
+		Compression: cfg.Kafka.Compression,
+		TLS:         tls,
+		SASL: sink.SASL{
+			Mechanism: cfg.Kafka.SASL.Mechanism,
+			User:      cfg.Kafka.SASL.Username,
+			Password:  cfg.Kafka.SASL.Password.Reveal(),
+		},
+		Logger: logger,
+	}, nil
+}
+
+// setupProblems turns what the database lacks into problems of the configuration.
+func setupProblems(err error) error {
+	var setup *postgres.SetupError
+	if !errors.As(err, &setup) {
+		return err
+	}
+	var problems config.Problems
+	for _, p := range setup.Problems {
+		problems = append(problems, &config.FieldError{Field: "source.postgres", Problem: p})
+	}
+	return problems
+}

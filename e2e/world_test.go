@@ -1,0 +1,226 @@
+package e2e
+
+import (
+	"context"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-forwarder/forwarder/internal/oracle"
+	"github.com/outbox-forwarder/forwarder/internal/servers"
+	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
+)
+
+// drainLimit bounds the wait for an outbox to become empty.
+const drainLimit = 60 * time.Second
+
+// world is what a test plays in: a database with an outbox, a topic, and the oracle.
+type world struct {
+	t       *testing.T
+	url     string // of the database
+	broker  string
+	topic   string
+	watch   *oracle.Stopwatch
+	checker *oracle.Checker
+}
+
+// newWorld prepares an outbox and a topic on the shared servers, or on the given ones where
+// they are not nil.
+func newWorld(t *testing.T, db *servers.Postgres, kafka *servers.Kafka) *world {
+	t.Helper()
+	return newWorldOn(t, db, kafka, "events")
+}
+
+// newWorldOn is newWorld with a name for the topic on the given broker.
+func newWorldOn(t *testing.T, db *servers.Postgres, kafka *servers.Kafka, topic string) *world {
+	t.Helper()
+	w := &world{t: t, watch: &oracle.Stopwatch{}}
+	if db != nil {
+		w.url = db.URL("postgres")
+	} else {
+		w.url = serverstest.Database(t)
+	}
+	if kafka != nil {
+		w.broker, w.topic = kafka.Addr(), topic
+		if err := oracle.CreateTopic(t.Context(), []string{w.broker}, w.topic, 12, nil); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		w.broker, w.topic = serverstest.Kafka(t), serverstest.Topic(t, 12, nil)
+	}
+	w.initialise()
+	checker, err := oracle.StartChecker(oracle.CheckerConfig{Brokers: []string{w.broker}, Topics: []string{w.topic}, Stopwatch: w.watch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(checker.Stop)
+	w.checker = checker
+	return w
+}
+
+// initialise runs `forwarder init`.
+func (w *world) initialise() {
+	w.t.Helper()
+	cmd := exec.CommandContext(w.t.Context(), binary, "init", "--source-url", w.url)
+	cmd.Env = environment()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		w.t.Fatalf("forwarder init: %v\n%s", err, out)
+	}
+}
+
+// privatePostgres starts a server that the test may stop.
+func privatePostgres(t *testing.T) *servers.Postgres {
+	t.Helper()
+	db, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+// privateKafka starts a broker that the test may stop.
+func privateKafka(t *testing.T) *servers.Kafka {
+	t.Helper()
+	kafka, err := servers.StartKafka(t.Context(), servers.KafkaConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kafka.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return kafka
+}
+
+// writer is a workload that runs beside the test.
+type writer struct {
+	*oracle.Writer
+	t      *testing.T
+	cancel context.CancelFunc
+	done   func() error // waits for the end
+}
+
+// write starts the usual workload, 8 connections and 1,000 keys, with transactions of
+// several events, some that roll back and some that stay open for a while.
+func (w *world) write(change func(*oracle.WriterConfig)) *writer {
+	w.t.Helper()
+	cfg := oracle.WriterConfig{
+		URL: w.url, Topics: []string{w.topic}, Connections: 8, Keys: 1000, MaxPerTransaction: 4,
+		Rollback: 0.05, Hold: 0.02, HoldFor: 30 * time.Millisecond, Stopwatch: w.watch,
+	}
+	change(&cfg)
+	inner, err := oracle.NewWriter(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- inner.Run(ctx) }()
+	x := &writer{Writer: inner, t: w.t, cancel: cancel, done: sync.OnceValue(func() error { return <-done })}
+	w.t.Cleanup(func() {
+		cancel()
+		_ = x.done() // its error was seen by stop or wait
+	})
+	return x
+}
+
+// wait returns when the writer has written all its events.
+func (x *writer) wait() {
+	x.t.Helper()
+	if err := x.done(); err != nil {
+		x.t.Fatalf("the writer gave up: %v", err)
+	}
+}
+
+// stop ends the writer.
+func (x *writer) stop() {
+	x.t.Helper()
+	x.cancel()
+	x.wait()
+}
+
+// awaitEmpty returns when the outbox is empty.
+func (w *world) awaitEmpty() {
+	w.t.Helper()
+	eventually(w.t, drainLimit, "the outbox is empty", func() bool { return w.left() == 0 })
+}
+
+// left counts the rows in the outbox; -1 while the database cannot be asked.
+func (w *world) left() int64 {
+	n, err := oracle.Left(w.t.Context(), w.url, oracle.Tables{})
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// verdict waits for the outbox to be empty and judges the topic. Repeats are the caller's to
+// judge; everything else is demanded here.
+func (w *world) verdict() oracle.Verdict {
+	w.t.Helper()
+	w.awaitEmpty()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	defer cancel()
+	ledger, err := oracle.ReadLedger(ctx, w.url, oracle.Tables{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	v, err := w.checker.Verdict(ctx, ledger)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Logf("verdict: %v; table empty", v)
+	if v.Written == 0 {
+		w.t.Fatal("nothing was written, so nothing was tested")
+	}
+	if err := v.Err(); err != nil {
+		w.t.Fatalf("promises broken: %v", err)
+	}
+	return v
+}
+
+// received waits until n records have been consumed in all.
+func (w *world) received(n int64) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	defer cancel()
+	if err := w.checker.WaitReceived(ctx, n); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// connect opens a session of the test's own.
+func (w *world) connect() *pgx.Conn {
+	w.t.Helper()
+	conn, err := pgx.Connect(w.t.Context(), w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// execute runs a statement in the session.
+func (w *world) execute(conn *pgx.Conn, statement string, args ...any) {
+	w.t.Helper()
+	if _, err := conn.Exec(w.t.Context(), statement, args...); err != nil {
+		w.t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// noRepeats demands that no record was sent twice.
+func noRepeats(t *testing.T, v oracle.Verdict) {
+	t.Helper()
+	if v.Repeated != 0 {
+		t.Errorf("%d repeats where none is allowed", v.Repeated)
+	}
+}

@@ -1,0 +1,117 @@
+package config
+
+import (
+	"log/slog"
+	"time"
+)
+
+// Config is everything that the user can choose, complete with defaults. Load makes it.
+type Config struct {
+	Source   Source
+	Kafka    Kafka
+	Memory   Memory
+	Admin    Admin
+	Log      Log
+	Shutdown Shutdown
+}
+
+// Source says where the outbox is.
+type Source struct {
+	Postgres Postgres
+}
+
+// Postgres describes an outbox table.
+type Postgres struct {
+	// URL is a libpq connection string in either form; the zero Secret where no source is
+	// needed and none was given.
+	URL     Secret
+	Table   Table
+	Columns Columns
+	Mode    Mode
+}
+
+// Mode is the way in which new rows are seen.
+type Mode string
+
+// ModePoll queries the outbox.
+const ModePoll Mode = "poll"
+
+// Columns holds the names of the outbox's columns, exactly as the database has them. Key,
+// Headers and CreatedAt are empty where the table has no such column.
+type Columns struct {
+	ID        string
+	Topic     string
+	Key       string
+	Payload   string
+	Headers   string
+	CreatedAt string
+}
+
+// Kafka describes the cluster and how to reach it.
+type Kafka struct {
+	Brokers     []string // host:port
+	ClientID    string
+	Compression string // none, gzip, snappy, lz4 or zstd
+	TLS         TLS
+	SASL        SASL
+}
+
+// SASL holds the login. Mechanism is empty for none; else it is PLAIN, SCRAM-SHA-256 or
+// SCRAM-SHA-512, and the other two are given.
+type SASL struct {
+	Mechanism string
+	Username  string
+	Password  Secret
+}
+
+// Memory bounds what the process holds.
+type Memory struct {
+	// Events bounds the events in memory, by source.Event.Size.
+	Events Size
+}
+
+// Admin describes the listener for health, metrics and parked rows.
+type Admin struct {
+	Listen string // host:port; empty for no listener
+}
+
+// Log says what the log looks like.
+type Log struct {
+	Format string // text or json
+	Level  slog.Level
+}
+
+// Shutdown bounds the end.
+type Shutdown struct {
+	// Grace is how long a stop waits for acknowledgements and deletes.
+	Grace time.Duration
+}
+
+// LogValue lists every setting by its path. Secrets stay hidden.
+func (c Config) LogValue() slog.Value {
+	var attrs []slog.Attr
+	for _, s := range settings {
+		attrs = append(attrs, slog.Any(s.path, s.get(&c)))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// defaults returns the values of settings that nobody gave. Brokers and URL have none: the
+// forwarder never guesses whose events it moves where.
+func defaults() Config {
+	return Config{
+		Source: Source{Postgres: Postgres{
+			Table: Table{Schema: "public", Name: "outbox"},
+			Columns: Columns{
+				ID: "id", Topic: "topic", Key: "key", Payload: "payload",
+				Headers: "headers", CreatedAt: "created_at",
+			},
+			Mode: ModePoll,
+		}},
+		Kafka:    Kafka{ClientID: "forwarder", Compression: "none"},
+		Memory:   Memory{Events: 32 * MiB},
+		Admin:    Admin{Listen: "127.0.0.1:8470"},
+		Log:      Log{Format: "text", Level: slog.LevelInfo},
+		Shutdown: Shutdown{Grace: 20 * time.Second},
+	}
+}

@@ -1,0 +1,121 @@
+package lanes
+
+import (
+	"sync"
+
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// inbox gathers what arrives for the loop. Its methods never block, so that the broker
+// client's callbacks and the workers can call them from anywhere.
+type inbox struct {
+	wake chan struct{} // holds a token while something waits
+
+	mu    sync.Mutex
+	in    arrivals
+	spare []source.Outcome // recycled memory for in.outcomes
+}
+
+// arrivals is what came in since the loop last looked.
+type arrivals struct {
+	changes  []change
+	outcomes []source.Outcome
+	deletes  []deleted
+	answered bool // a read has its answer: page or readErr
+	page     *source.Page
+	readErr  error
+}
+
+type changeKind uint8
+
+const (
+	gain changeKind = iota
+	lose
+	drain
+)
+
+type change struct {
+	kind  changeKind
+	lanes []source.Lane
+	done  func(source.Lane)
+}
+
+type deleted struct {
+	ids []int64
+	err error
+}
+
+func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1)} }
+
+// add changes what has arrived and wakes the loop.
+func (b *inbox) add(do func(*arrivals)) {
+	b.mu.Lock()
+	do(&b.in)
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *inbox) report(outcomes []source.Outcome) {
+	b.add(func(in *arrivals) { in.outcomes = append(in.outcomes, outcomes...) })
+}
+
+func (b *inbox) page(page *source.Page, err error) {
+	b.add(func(in *arrivals) { in.answered, in.page, in.readErr = true, page, err })
+}
+
+func (b *inbox) deleted(ids []int64, err error) {
+	b.add(func(in *arrivals) { in.deletes = append(in.deletes, deleted{ids, err}) })
+}
+
+func (b *inbox) change(c change) {
+	b.add(func(in *arrivals) { in.changes = append(in.changes, c) })
+}
+
+// take empties the inbox.
+func (b *inbox) take() arrivals {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	in := b.in
+	b.in = arrivals{outcomes: b.spare}
+	b.spare = nil
+	return in
+}
+
+// recycle gives the outcomes' memory back once they have been taken in.
+func (b *inbox) recycle(in arrivals) {
+	clear(in.outcomes)
+	b.mu.Lock()
+	b.spare = in.outcomes[:0]
+	b.mu.Unlock()
+}
+
+// runQueue holds runs until the submitter takes them: what piles up while it is busy goes
+// out together.
+type runQueue struct {
+	wake chan struct{}
+	mu   sync.Mutex
+	runs [][]*source.Event
+}
+
+func newRunQueue() *runQueue { return &runQueue{wake: make(chan struct{}, 1)} }
+
+func (q *runQueue) put(runs [][]*source.Event) {
+	q.mu.Lock()
+	q.runs = append(q.runs, runs...)
+	q.mu.Unlock()
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *runQueue) take() [][]*source.Event {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	runs := q.runs
+	q.runs = nil
+	return runs
+}

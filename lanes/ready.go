@@ -1,0 +1,310 @@
+package lanes
+
+import (
+	"slices"
+	"time"
+
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// Ready is what the engine wants done. Each Read and each element of Delete is answered by
+// one input; each submitted event by one outcome.
+type Ready struct {
+	// Read is the next page to ask for, or nil. At most one is on its way. Its slices stay
+	// valid until the page is handed in.
+	Read *source.Read
+	// Submit holds at most one run for each lane: its events in order.
+	Submit [][]*source.Event
+	// Delete holds sets of ids in ascending order, each for one statement.
+	Delete [][]int64
+	// Drained names the lanes given to Drain that are finished.
+	Drained []source.Lane
+	// Notes are changes of state worth a log line.
+	Notes []Note
+	// Next is when Ready should be called again if no input comes before; zero for never.
+	Next time.Time
+}
+
+// Note is a change of state.
+type Note struct {
+	Kind     NoteKind
+	Part     Part
+	Class    source.Class
+	Err      error
+	Event    int64 // the row that could not be delivered
+	Later    int64 // Violation: the row of the same key that was acknowledged before it
+	Size     int
+	Attempts int
+	RetryAt  time.Time
+}
+
+// NoteKind says what a Note tells.
+type NoteKind uint8
+
+// The kinds of note.
+const (
+	Blocked   NoteKind = iota // Part waits: Event could not be delivered
+	Healed                    // Part is delivered again
+	Paused                    // nothing is submitted until RetryAt: the broker side is in trouble
+	Resumed                   // the broker acknowledges again
+	Violation                 // a later event of a key was acknowledged before an earlier one
+)
+
+func (e *Engine) note(n Note) { e.notes = append(e.notes, n) }
+
+// Ready returns what is to be done now.
+func (e *Engine) Ready(now time.Time) Ready {
+	r := Ready{
+		Submit:  e.runs(now),
+		Delete:  e.deletes(now),
+		Read:    e.read(now),
+		Drained: e.drained,
+		Notes:   e.notes,
+	}
+	e.drained, e.notes = nil, nil
+	r.Next = e.next(now)
+	return r
+}
+
+// next is the earliest moment at which time alone changes what Ready returns.
+func (e *Engine) next(now time.Time) time.Time {
+	var next time.Time
+	at := func(t time.Time) {
+		if t.Before(now) {
+			t = now
+		}
+		if next.IsZero() || t.Before(next) {
+			next = t
+		}
+	}
+	if !e.stopping {
+		if !e.reading && e.room() {
+			at(e.nextRead)
+		}
+		if e.queued > 0 && now.Before(e.pausedUntil) {
+			at(e.pausedUntil)
+		}
+	}
+	if len(e.acked) > 0 && e.deleting < e.cfg.Deleters {
+		at(e.deleteDue())
+	}
+	return next
+}
+
+// runs forms a run for each lane that has something queued and nothing in flight.
+func (e *Engine) runs(now time.Time) [][]*source.Event {
+	if e.queued == 0 || e.stopping || now.Before(e.pausedUntil) || e.undeleted >= max(e.cfg.MaxEvents/2, 1) {
+		return nil
+	}
+	var runs [][]*source.Event
+	for id := range e.lanes {
+		l := &e.lanes[id]
+		if l.waiting() == 0 || l.left > 0 || l.ownership != owned {
+			continue
+		}
+		if len(e.careful) > 0 {
+			e.formCareful(l)
+		} else {
+			e.form(l)
+		}
+		if len(l.run) == 0 {
+			continue
+		}
+		run := make([]*source.Event, len(l.run))
+		for i, it := range l.run {
+			run[i] = it.ev
+			it.state = flying
+			if it.again {
+				e.stats.Repeated++
+			}
+			l.bytes -= int(it.size)
+		}
+		n := len(run)
+		l.left = n
+		e.queued -= n
+		e.flying += n
+		e.stats.Submitted += uint64(n)
+		runs = append(runs, run)
+		if l.behind != nil && !l.behind.blocked() && e.due(now, l.behind) {
+			e.nextRead = now
+		}
+	}
+	return runs
+}
+
+// form moves the head of the queue into the run.
+func (e *Engine) form(l *lane) {
+	size := 0
+	for l.head < len(l.queue) && len(l.run) < e.cfg.RunEvents {
+		it := l.queue[l.head]
+		size += int(it.size)
+		if size > e.cfg.RunBytes && len(l.run) > 0 {
+			break
+		}
+		l.run = append(l.run, it)
+		l.queue[l.head] = nil
+		l.head++
+	}
+	switch {
+	case l.head == len(l.queue):
+		l.queue, l.head = l.queue[:0], 0
+	case l.head > len(l.queue)/2:
+		n := copy(l.queue, l.queue[l.head:])
+		clear(l.queue[n:])
+		l.queue, l.head = l.queue[:n], 0
+	}
+}
+
+// formCareful is form while some topic has an inquest. A suspect goes alone, once nothing
+// else of its topic is in flight; other events of the topic wait, and everything else goes on.
+func (e *Engine) formCareful(l *lane) {
+	size := 0
+	kept := l.queue[:0]
+	for i, it := range l.queue[l.head:] {
+		q := e.careful[it.ev.Topic]
+		switch {
+		case l.lone || len(l.run) >= e.cfg.RunEvents || size > e.cfg.RunBytes:
+			kept = append(kept, it)
+		case q == nil:
+			l.run = append(l.run, it)
+			size += int(it.size)
+		case it.suspect && q.flying == 0 && len(l.run) == 0 && i == 0:
+			l.run = append(l.run, it)
+			l.lone = true
+			q.flying++
+		default:
+			kept = append(kept, it)
+		}
+	}
+	clear(l.queue[len(kept):])
+	l.queue, l.head = kept, 0
+}
+
+// deletes takes the acknowledged events to delete: at once when they fill a statement or when
+// lanes are being given up, else after a moment in which more may come.
+func (e *Engine) deletes(now time.Time) [][]int64 {
+	var sets [][]int64
+	for len(e.acked) > 0 && e.deleting < e.cfg.Deleters && !now.Before(e.deleteDue()) {
+		n := min(len(e.acked), e.cfg.DeleteEvents)
+		set := slices.Clone(e.acked[:n])
+		slices.Sort(set)
+		e.acked = append(e.acked[:0], e.acked[n:]...)
+		e.ackedSince = now
+		e.deleting++
+		sets = append(sets, set)
+	}
+	return sets
+}
+
+// deleteDue is when the next delete may be sent.
+func (e *Engine) deleteDue() time.Time {
+	due := e.deleteAt
+	if len(e.acked) < e.cfg.DeleteEvents/2 && !e.hurry() {
+		if full := e.ackedSince.Add(e.cfg.DeleteWait); full.After(due) {
+			due = full
+		}
+	}
+	return due
+}
+
+// hurry reports whether somebody waits for deletes.
+func (e *Engine) hurry() bool {
+	if e.stopping {
+		return true
+	}
+	for i := range e.lanes {
+		if e.lanes[i].ownership == draining {
+			return true
+		}
+	}
+	return false
+}
+
+// room reports whether memory has room for another page.
+func (e *Engine) room() bool {
+	return len(e.known) <= e.cfg.MaxEvents*3/4 && e.bytes <= e.cfg.MaxBytes*3/4
+}
+
+// read builds the next read, with everything that is due to come back.
+func (e *Engine) read(now time.Time) *source.Read {
+	if e.reading || e.stopping || now.Before(e.nextRead) || !e.room() {
+		return nil
+	}
+	if !now.Before(e.rescanAt) {
+		e.floor.Reset()
+		e.rescanned = true
+	}
+	for _, w := range e.parts {
+		if !w.trial && e.due(now, w) {
+			e.release(w)
+		}
+	}
+	r := &source.Read{Floor: e.floor.At(), Lanes: []source.Lane{}}
+	live := 0
+	for id := range e.lanes {
+		if l := &e.lanes[id]; l.ownership == owned && (l.behind == nil || l.behind.trial) {
+			live++
+			r.Lanes = append(r.Lanes, source.Lane(id))
+		}
+	}
+	if live == 0 {
+		e.rescanned = false
+		e.nextRead = now.Add(e.cfg.MaxPoll)
+		return nil
+	}
+	if live == len(e.lanes) {
+		r.Lanes = nil
+	}
+	r.Known = make([]int64, 0, len(e.known)+e.kinds[OneRow])
+	for id := range e.known {
+		if id > r.Floor {
+			r.Known = append(r.Known, id)
+		}
+	}
+	for part, w := range e.parts {
+		if w.trial {
+			continue
+		}
+		switch part.Kind {
+		case WholeTopic:
+			r.Topics = append(r.Topics, part.Topic)
+		case OneKey:
+			r.Keys = append(r.Keys, source.TopicKey{Topic: part.Topic, Key: part.Key})
+		case OneRow:
+			if part.ID > r.Floor {
+				r.Known = append(r.Known, part.ID)
+			}
+		}
+	}
+	r.Bytes = max(min(2*e.cfg.PageBytes, e.cfg.MaxBytes-e.bytes), 1)
+	r.Limit = min(e.cfg.PageEvents, e.cfg.MaxEvents-len(e.known), max(min(e.cfg.PageBytes, r.Bytes)/e.avgSize, 1))
+	e.reading = true
+	e.readAt = now
+	return r
+}
+
+// due reports whether a part behind may be live again.
+func (e *Engine) due(now time.Time, w *waiting) bool {
+	if w.blocked() {
+		return !now.Before(w.retryAt)
+	}
+	l := &e.lanes[w.part.Lane]
+	return l.waiting() <= e.cfg.MaxEvents/8 && l.bytes <= e.cfg.MaxBytes/8
+}
+
+// release makes a part live. Rows of it may belong to other parts that stay behind, and were
+// passed over for both reasons: those parts must then be read from as far back.
+func (e *Engine) release(w *waiting) {
+	at := e.floor.Release(w.part)
+	for _, other := range e.parts {
+		if other != w && !other.trial && other.part.overlaps(w.part) {
+			e.floor.Hold(other.part, at+1)
+		}
+	}
+	if w.blocked() || w.attempts > 0 {
+		w.trial = true
+		e.trial++
+		return
+	}
+	e.unwait(w)
+}

@@ -1,0 +1,188 @@
+package lanes
+
+import (
+	"errors"
+	"time"
+
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// broker is a naive Kafka with its client: what one Submit brings to a partition is one
+// request, which is written up to some record and fails from there on.
+type broker struct {
+	sim       *simulation
+	downUntil time.Time
+	missing   map[string]time.Time // topics that do not exist until then
+	written   map[source.TopicKey]int
+	once      map[int64]bool
+	spoiled   map[source.TopicKey]bool // keys whose order the broker itself broke
+}
+
+func newBroker(s *simulation) broker {
+	return broker{
+		sim:     s,
+		missing: make(map[string]time.Time),
+		written: make(map[source.TopicKey]int),
+		once:    make(map[int64]bool),
+		spoiled: make(map[source.TopicKey]bool),
+	}
+}
+
+type partition struct {
+	topic string
+	n     byte
+}
+
+var errSimulated = errors.New("simulated")
+
+// submit takes runs as a sink does: what the client refuses is out at once, with the rest of
+// its key held back.
+func (b *broker) submit(runs [][]*source.Event) {
+	s := b.sim
+	var partitions []partition
+	requests := make(map[partition][]*source.Event)
+	var refusedNow []source.Outcome
+	for _, run := range runs {
+		bad := make(map[source.TopicKey]bool)
+		for _, ev := range run {
+			r := s.table.byID[ev.ID]
+			switch {
+			case ev.Key != nil && bad[ev.TopicKey()]:
+				refusedNow = append(refusedNow, source.Outcome{ID: ev.ID, Class: source.HeldBack, Err: errSimulated})
+			case r.flaw.kind == tooLarge && r.flaw.holds(s.now):
+				refusedNow = append(refusedNow, source.Outcome{ID: ev.ID, Class: source.Record, Err: errSimulated})
+				if ev.Key != nil {
+					bad[ev.TopicKey()] = true
+				}
+			default:
+				p := partition{ev.Topic, byte(ev.ID % 3)}
+				if ev.Key != nil {
+					p.n = byte(Hash(ev.Key) >> 16 % 3)
+				}
+				if requests[p] == nil {
+					partitions = append(partitions, p)
+				}
+				requests[p] = append(requests[p], ev)
+			}
+		}
+	}
+	b.report(0, refusedNow)
+	for _, p := range partitions {
+		generation := s.generation
+		s.after(s.latency(), func() { b.produce(generation, requests[p]) })
+	}
+}
+
+// produce decides on a request, in the order of its records.
+func (b *broker) produce(generation int, request []*source.Event) {
+	s := b.sim
+	topic := request[0].Topic
+	var outcomes []source.Outcome
+	fail := func(events []*source.Event, class source.Class) {
+		failed := make(map[source.TopicKey]bool)
+		heldBack := class == source.Broker && chance(s.r, 0.3)
+		for _, ev := range events {
+			o := source.Outcome{ID: ev.ID, Class: class, Err: errSimulated}
+			if heldBack && ev.Key != nil && failed[ev.TopicKey()] {
+				o.Class = source.HeldBack
+			}
+			failed[ev.TopicKey()] = true
+			outcomes = append(outcomes, o)
+		}
+	}
+	bad := len(request)
+	for i, ev := range request {
+		if r := s.table.byID[ev.ID]; r.flaw.kind == refused && r.flaw.holds(s.now) {
+			bad = i
+			break
+		}
+	}
+	batch := request // up to the record where the batches before the troubled one end
+	if bad < len(request) {
+		batch = request[:s.r.IntN(bad+1)]
+	}
+	rest := request[len(batch):]
+	switch {
+	case s.now.Before(b.missing[topic]):
+		fail(request, source.Topic)
+	case s.now.Before(b.downUntil) || s.faulty(s.plan.brokerFails):
+		fail(request, source.Broker)
+	case s.faulty(s.plan.ackLost):
+		n := s.r.IntN(len(batch) + 1)
+		b.write(batch[:n])
+		fail(request, source.Broker)
+	case s.faulty(s.plan.misordered) && len(batch) == len(request):
+		i := s.r.IntN(len(request))
+		outcomes = append(outcomes, source.Outcome{ID: request[i].ID, Class: source.Record, Err: errSimulated})
+		if request[i].Key != nil {
+			b.spoiled[request[i].TopicKey()] = true
+		}
+		b.write(request[:i])
+		b.write(request[i+1:])
+		outcomes = b.acknowledge(outcomes, request[:i])
+		outcomes = b.acknowledge(outcomes, request[i+1:])
+	case len(rest) == 1 && chance(s.r, 0.5):
+		// The client knows that the record was alone.
+		b.write(batch)
+		outcomes = b.acknowledge(outcomes, batch)
+		fail(rest, source.Record)
+	default:
+		b.write(batch)
+		outcomes = b.acknowledge(outcomes, batch)
+		fail(rest, source.Suspect)
+	}
+	if generation == s.generation {
+		b.report(s.latency(), outcomes)
+	}
+}
+
+func (b *broker) acknowledge(outcomes []source.Outcome, events []*source.Event) []source.Outcome {
+	for _, ev := range events {
+		outcomes = append(outcomes, source.Outcome{ID: ev.ID, Class: source.Acked})
+	}
+	return outcomes
+}
+
+// report hands outcomes to the engine, in any order and number of calls.
+func (b *broker) report(d time.Duration, outcomes []source.Outcome) {
+	s := b.sim
+	s.r.Shuffle(len(outcomes), func(i, j int) { outcomes[i], outcomes[j] = outcomes[j], outcomes[i] })
+	for len(outcomes) > 0 {
+		n := 1 + s.r.IntN(len(outcomes))
+		part := outcomes[:n]
+		outcomes = outcomes[n:]
+		s.answer(s.generation, d, func() {
+			for _, o := range part {
+				s.record('o', o.ID, int64(o.Class))
+			}
+			s.ledger.outcomes(s, part)
+			s.engine.Outcomes(s.now, part)
+			s.ledger.settled(s)
+		})
+		d += s.latency()
+	}
+}
+
+// write appends to the log. The first occurrences of a key must be in the order of its
+// commits, without a gap.
+func (b *broker) write(events []*source.Event) {
+	for _, ev := range events {
+		r := b.sim.table.byID[ev.ID]
+		b.sim.record('w', ev.ID)
+		if !r.committed {
+			failf("row %d was written and is not committed", ev.ID)
+		}
+		if b.once[ev.ID] {
+			continue
+		}
+		b.once[ev.ID] = true
+		if !r.ordered {
+			continue
+		}
+		key := r.TopicKey()
+		if !b.spoiled[key] && r.place != b.written[key] {
+			failf("row %d is number %d of key %q in %s, and was written after %d rows of it", r.ID, r.place, r.Key, r.Topic, b.written[key])
+		}
+		b.written[key]++
+	}
+}

@@ -1,0 +1,373 @@
+package lanes
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// ledger holds what one engine asked for and was told, and checks each step of it. It knows
+// the engine from outside, except for the recounts of check and the rule of covered.
+type ledger struct {
+	reading    bool
+	lanes      []ledgerLane
+	flying     map[int64]source.Lane
+	topics     map[string]int // of the flying
+	acked      map[int64]bool
+	deleting   map[int64]bool
+	gone       map[int64]bool // the answer to the delete has arrived
+	suspects   map[int64]string
+	violations uint64
+	submitted  uint64
+}
+
+type ledgerLane struct {
+	ownership ownership
+	run       []*source.Event
+	classes   map[int64]source.Class
+}
+
+func newLedger(lanes int) *ledger {
+	return &ledger{
+		lanes:    make([]ledgerLane, lanes),
+		flying:   make(map[int64]source.Lane),
+		topics:   make(map[string]int),
+		acked:    make(map[int64]bool),
+		deleting: make(map[int64]bool),
+		gone:     make(map[int64]bool),
+		suspects: make(map[int64]string),
+	}
+}
+
+func (l *ledger) stop() {
+	for i := range l.lanes {
+		l.lanes[i].ownership = draining
+	}
+}
+
+// read checks a read against what is allowed now.
+func (l *ledger) read(s *simulation, r *source.Read) {
+	if l.reading {
+		failf("a read is asked for while one is on its way")
+	}
+	if s.stopping {
+		failf("a read is asked for after the stop")
+	}
+	l.reading = true
+	if r.Limit < 1 || r.Bytes < 1 {
+		failf("the read asks for %d events and %d bytes", r.Limit, r.Bytes)
+	}
+	for id := range l.lanes {
+		if (r.Lanes == nil || slices.Contains(r.Lanes, source.Lane(id))) && l.lanes[id].ownership != owned {
+			failf("lane %d is read, which is not ours", id)
+		}
+	}
+	if !slices.IsSorted(r.Lanes) {
+		failf("the lanes %v are not in ascending order", r.Lanes)
+	}
+}
+
+// submit checks a run.
+func (l *ledger) submit(s *simulation, run []*source.Event) {
+	cfg := &s.engine.cfg
+	lane := run[0].Lane
+	at := &l.lanes[lane]
+	if at.ownership != owned {
+		failf("lane %d is submitted, which is not ours", lane)
+	}
+	if len(at.run) > 0 {
+		failf("lane %d has a second run in flight", lane)
+	}
+	bytes := 0
+	careful := make(map[string]bool)
+	for _, topic := range l.suspects {
+		careful[topic] = true
+	}
+	for _, ev := range run {
+		switch {
+		case ev.Lane != lane:
+			failf("lanes %d and %d share a run", lane, ev.Lane)
+		case l.acked[ev.ID]:
+			failf("row %d is submitted again after its acknowledgement", ev.ID)
+		case s.table.byID[ev.ID].deleted && !s.killed:
+			failf("row %d is submitted after its deletion", ev.ID)
+		case careful[ev.Topic] && (len(run) > 1 || l.topics[ev.Topic] > 0):
+			failf("row %d is submitted in company while topic %s has the suspects %v", ev.ID, ev.Topic, l.suspects)
+		}
+		if _, ok := l.flying[ev.ID]; ok {
+			failf("row %d is submitted while it is in flight", ev.ID)
+		}
+		l.flying[ev.ID] = lane
+		l.topics[ev.Topic]++
+		bytes += ev.Size()
+	}
+	largest := slices.MaxFunc(run, func(a, b *source.Event) int { return a.Size() - b.Size() }).Size()
+	if len(run) > cfg.RunEvents || len(run) > 1 && bytes-largest > cfg.RunBytes {
+		failf("a run has %d events and %d bytes", len(run), bytes)
+	}
+	at.run = slices.Clone(run)
+	at.classes = make(map[int64]source.Class, len(run))
+	l.submitted += uint64(len(run))
+}
+
+// outcomes notes what the broker said.
+func (l *ledger) outcomes(s *simulation, outcomes []source.Outcome) {
+	for _, o := range outcomes {
+		lane, ok := l.flying[o.ID]
+		if !ok {
+			failf("the simulated broker speaks of row %d, which is not in flight", o.ID)
+		}
+		delete(l.flying, o.ID)
+		l.topics[s.table.byID[o.ID].Topic]--
+		l.lanes[lane].classes[o.ID] = o.Class
+		if o.Class == source.Acked {
+			l.acked[o.ID] = true
+		}
+	}
+}
+
+// settled closes the runs that are complete, once the engine has heard of them.
+func (l *ledger) settled(s *simulation) {
+	for id := range l.lanes {
+		lane := &l.lanes[id]
+		if len(lane.run) == 0 || len(lane.classes) < len(lane.run) {
+			continue
+		}
+		failed := make(map[source.TopicKey]bool)
+		for _, ev := range lane.run {
+			class := lane.classes[ev.ID]
+			switch {
+			case ev.Key == nil:
+			case class != source.Acked:
+				failed[ev.TopicKey()] = true
+			case failed[ev.TopicKey()]:
+				l.violations++
+			}
+			delete(l.suspects, ev.ID)
+			if class == source.Suspect && len(lane.run) > 1 || class == source.Suspect && s.engine.known[ev.ID] != nil {
+				l.suspects[ev.ID] = ev.Topic
+			}
+		}
+		lane.run = nil
+	}
+}
+
+// delete checks a delete statement.
+func (l *ledger) delete(s *simulation, ids []int64) {
+	cfg := &s.engine.cfg
+	if len(ids) == 0 || len(ids) > cfg.DeleteEvents || !slices.IsSorted(ids) {
+		failf("a delete has the ids %v", ids)
+	}
+	for _, id := range ids {
+		if !l.acked[id] || l.gone[id] {
+			failf("row %d is deleted, acknowledged %v, deleted before %v", id, l.acked[id], l.gone[id])
+		}
+	}
+}
+
+func (l *ledger) deleted(ids []int64) {
+	for _, id := range ids {
+		l.gone[id] = true
+	}
+}
+
+// drained checks that a lane that was drained left nothing behind.
+func (l *ledger) drained(s *simulation, lane source.Lane) {
+	if l.lanes[lane].ownership != draining {
+		failf("lane %d is drained, and is %d", lane, l.lanes[lane].ownership)
+	}
+	l.lanes[lane].ownership = notOurs
+	if len(l.lanes[lane].run) > 0 {
+		failf("lane %d is drained and has a run in flight", lane)
+	}
+	for id := range l.acked {
+		if s.table.byID[id].Lane == lane && !l.gone[id] {
+			failf("lane %d is drained and row %d is not deleted", lane, id)
+		}
+	}
+}
+
+// stopped checks what a clean stop promises.
+func (l *ledger) stopped(s *simulation) {
+	if len(l.flying) > 0 {
+		failf("the engine is done with %d events in flight", len(l.flying))
+	}
+	for id := range l.acked {
+		if !l.gone[id] {
+			failf("the engine is done and row %d is not deleted", id)
+		}
+	}
+	stats := s.engine.Stats(s.now)
+	if stats.Violations != l.violations {
+		failf("%d violations are counted and %d happened", stats.Violations, l.violations)
+	}
+}
+
+// visible checks that what can never be delivered is known as such.
+func (l *ledger) visible(s *simulation, stuck map[*row]bool) {
+	parked := s.engine.Parked()
+	for r := range stuck {
+		if !r.flaw.forever() || s.engine.known[r.ID] != nil {
+			continue
+		}
+		if !slices.ContainsFunc(parked, func(p Parked) bool { return p.covers(r.Event) }) {
+			failf("row %d can never be delivered, and is not in %v", r.ID, parked)
+		}
+	}
+}
+
+// check compares the engine's counts and bounds with a recount.
+func (l *ledger) check(s *simulation) {
+	e := s.engine
+	stats := e.Stats(s.now)
+	var inFlight, undeleted, waiting, bytes int
+	for id, it := range e.known {
+		if it.id != id {
+			failf("row %d is known as %d", it.id, id)
+		}
+		switch it.state {
+		case acknowledged:
+			undeleted++
+			continue
+		case flying:
+			inFlight++
+		case queued:
+			waiting++
+		}
+		bytes += it.ev.Size()
+	}
+	inMemory := len(e.known) - undeleted
+	switch {
+	case stats.Read != stats.Acked+uint64(stats.InMemory)+stats.Dropped:
+		failf("read %d is not acked %d + in memory %d + dropped %d", stats.Read, stats.Acked, stats.InMemory, stats.Dropped)
+	case stats.InMemory != inMemory || stats.Undeleted != undeleted || stats.Flying != inFlight || e.queued != waiting || stats.Bytes != bytes:
+		failf("a recount finds in memory %d, undeleted %d, flying %d, queued %d, bytes %d: %+v", inMemory, undeleted, inFlight, waiting, bytes, stats)
+	case inFlight != len(l.flying):
+		failf("%d events are in flight, the engine counts %d", len(l.flying), inFlight)
+	case stats.Acked != uint64(len(l.acked)) || stats.Deleted != uint64(len(l.gone)) || stats.Submitted != l.submitted:
+		failf("acked %d, deleted %d, submitted %d: %+v", len(l.acked), len(l.gone), l.submitted, stats)
+	case len(e.known) > e.cfg.MaxEvents:
+		failf("%d events are in memory", len(e.known))
+	case bytes > e.cfg.MaxBytes+eventLimit:
+		failf("%d bytes are in memory", bytes)
+	}
+	l.checkParts(s)
+	l.checkQueues(s)
+	for id := range l.suspects {
+		if e.known[id] == nil {
+			delete(l.suspects, id) // dropped; if it is read again, nobody knows
+		}
+	}
+}
+
+// eventLimit is more than the size of any event here.
+const eventLimit = 2000
+
+func (l *ledger) checkParts(s *simulation) {
+	e := s.engine
+	var kinds [4]int
+	trial := 0
+	for part, w := range e.parts {
+		kinds[part.Kind]++
+		if w.trial {
+			trial++
+		}
+		if part != w.part {
+			failf("%v is listed as %v", w.part, part)
+		}
+		if part.Kind != WholeTopic && e.lanes[part.Lane].ownership != owned {
+			failf("%v waits in a lane that is not ours", part)
+		}
+	}
+	if kinds != e.kinds || trial != e.trial {
+		failf("a recount finds parts %v and %d on trial, the engine %v and %d", kinds, trial, e.kinds, e.trial)
+	}
+	if n := kinds[OneKey] + kinds[OneRow]; n > e.cfg.MaxParts {
+		failf("%d keys and rows wait on their own", n)
+	}
+}
+
+func (l *ledger) checkQueues(s *simulation) {
+	e := s.engine
+	suspects := make(map[string]int)
+	for id := range e.lanes {
+		lane := &e.lanes[id]
+		bytes := 0
+		for _, it := range lane.queue[lane.head:] {
+			if it.state != queued || e.known[it.id] != it || it.lane != source.Lane(id) {
+				failf("lane %d queues row %d in state %d", id, it.id, it.state)
+			}
+			bytes += int(it.size)
+		}
+		if bytes != lane.bytes {
+			failf("lane %d queues %d bytes and counts %d", id, bytes, lane.bytes)
+		}
+		if lane.behind != e.parts[lanePart(source.Lane(id))] {
+			failf("lane %d is behind %v", id, lane.behind)
+		}
+	}
+	for _, it := range e.known {
+		if it.suspect {
+			suspects[it.ev.Topic]++
+		}
+	}
+	for topic, q := range e.careful {
+		if q.suspects != suspects[topic] || q.flying != l.topics[topic] {
+			failf("topic %s has %d suspects and %d in flight, its inquest counts %+v", topic, suspects[topic], l.topics[topic], *q)
+		}
+	}
+	if len(suspects) != len(e.careful) {
+		failf("%d topics have suspects, %d an inquest", len(suspects), len(e.careful))
+	}
+}
+
+// covered checks the invariant that no row is ever skipped: a row that is not in memory lies
+// above the floor, or above what a part behind that it belongs to remembers; also one that is
+// not committed yet, unless its transaction is set aside with a floor below it.
+func (l *ledger) covered(s *simulation) {
+	e := s.engine
+	for _, r := range s.table.rows {
+		if r.ID > e.floor.At() || e.known[r.ID] != nil || e.lanes[r.Lane].ownership != owned {
+			continue
+		}
+		if aside, ok := e.floor.aside[r.writer]; ok && aside < r.ID {
+			continue
+		}
+		if strings.HasPrefix(string(r.Key), "early") {
+			continue // found when the table is read from its start again
+		}
+		held := false
+		for part, w := range e.parts {
+			if at, ok := e.floor.Held(part); ok && !w.trial && part.covers(r.Event) && at < r.ID {
+				held = true
+				break
+			}
+		}
+		if !held {
+			failf("row %d of %v lies below the floor %d, and nobody will read it", r.ID, partOf(r.Event), e.floor.At())
+		}
+	}
+}
+
+// transcribe adds to the transcript what the engine wants done. The order of what the engine
+// keeps in maps is no part of it.
+func (s *simulation) transcribe(r *Ready) {
+	s.record('R', int64(len(r.Submit)), int64(len(r.Delete)), int64(len(r.Drained)), int64(len(r.Notes)))
+	for _, run := range r.Submit {
+		for _, ev := range run {
+			s.buf = binary.AppendVarint(s.buf, ev.ID)
+		}
+	}
+	for _, ids := range r.Delete {
+		s.record('x', ids...)
+	}
+	if r.Read != nil {
+		known := slices.Sorted(slices.Values(r.Read.Known))
+		s.record('?', append([]int64{r.Read.Floor, int64(r.Read.Limit), int64(r.Read.Bytes), int64(len(r.Read.Topics)), int64(len(r.Read.Keys))}, known...)...)
+	}
+	if !r.Next.IsZero() {
+		s.record('n', int64(r.Next.Sub(epoch)))
+	}
+}

@@ -1,0 +1,99 @@
+package lanes
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// plan is what a seed's world is like: the engine's configuration, the writers, and how often
+// what goes wrong.
+type plan struct {
+	config  Config
+	latency time.Duration // about one step of a request
+
+	writeEvery time.Duration
+	writeUntil time.Duration // after the epoch
+	calmAt     time.Duration // from here on nothing goes wrong any more
+	topics     int
+	keys       int
+
+	// Shares of the transactions or rows.
+	long, rollback, early, keyless, unordered float64
+	// Shares of the rows that the client or the broker refuses, and of these for ever.
+	tooLarge, refused, forever float64
+	// Shares of the requests.
+	readFails, deleteFails, deleteLost float64
+	ackLost, brokerFails, misordered   float64
+	// Mean intervals; 0 for never.
+	moves, kills, stops, outages, vanishing, retries time.Duration
+}
+
+func newPlan(r *rand.Rand) plan {
+	p := plan{
+		latency:    pick(r, 50*time.Microsecond, time.Millisecond, 10*time.Millisecond, 40*time.Millisecond),
+		writeEvery: pick(r, time.Millisecond, 5*time.Millisecond, 20*time.Millisecond),
+		topics:     pick(r, 1, 2, 4),
+		keys:       pick(r, 1, 3, 8, 20),
+		keyless:    pick(r, 0, 0, 0.1, 0.5),
+		unordered:  pick(r, 0, 0, 0.2),
+		rollback:   pick(r, 0, 0.15),
+		long:       pick(r, 0, 0.1, 0.3),
+	}
+	steps := 30 + r.IntN(300)
+	p.writeUntil = time.Duration(steps) * p.writeEvery
+	p.calmAt = p.writeUntil + pick(r, 0, 500*time.Millisecond)
+	p.config = Config{
+		Lanes:          pick(r, 1, 4, 8),
+		MaxEvents:      pick(r, 1, 2, 5, 12, 40, 1000),
+		MaxBytes:       pick(r, 1, 2000, 10000, 1<<20),
+		RunEvents:      pick(r, 1, 2, 3, 10, 500),
+		RunBytes:       pick(r, 1, 800, 3000, 1<<20),
+		PageEvents:     pick(r, 1, 2, 5, 20, 1000),
+		PageBytes:      pick(r, 1, 1000, 5000, 1<<20),
+		DeleteEvents:   pick(r, 1, 2, 10, 1000),
+		Deleters:       pick(r, 1, 2, 3),
+		DeleteWait:     pick(r, time.Microsecond, 5*time.Millisecond, 20*time.Millisecond),
+		MaxParts:       pick(r, 1, 2, 5, 1000),
+		MinPoll:        pick(r, time.Millisecond, 5*time.Millisecond),
+		MaxPoll:        pick(r, 10*time.Millisecond, 50*time.Millisecond),
+		Rescan:         pick(r, 20*time.Millisecond, 200*time.Millisecond, time.Second),
+		TransactionAge: pick(r, 10*time.Millisecond, 100*time.Millisecond, time.Second),
+		Broker:         Backoff{10 * time.Millisecond, 200 * time.Millisecond},
+		Topic:          Backoff{20 * time.Millisecond, 300 * time.Millisecond},
+		// With memory for one event, what can never be delivered must not take all of its time.
+		Record: Backoff{30 * time.Millisecond, 400*time.Millisecond + 200*p.latency},
+		Store:  Backoff{5 * time.Millisecond, 200 * time.Millisecond},
+	}
+	// One seed in ten has small troubles with large settings: the usual life.
+	if chance(r, 0.1) {
+		p.config = Config{Lanes: 8}
+	}
+	// Each kind of trouble is in half of the worlds.
+	some := func(v float64) float64 { return pick(r, 0, v*r.Float64()) }
+	every := func(d time.Duration) time.Duration {
+		return pick(r, 0, time.Duration(float64(d)*(0.3+r.Float64())))
+	}
+	p.early = some(0.3)
+	p.tooLarge, p.refused, p.forever = some(0.1), some(0.1), some(0.3)
+	p.readFails, p.deleteFails, p.deleteLost = some(0.3), some(0.3), some(0.3)
+	p.ackLost, p.brokerFails = some(0.2), some(0.2)
+	p.moves = every(200 * time.Millisecond)
+	p.outages = every(time.Second)
+	p.vanishing = every(time.Second)
+	p.retries = every(time.Second)
+	if chance(r, 0.3) {
+		p.kills = every(time.Second)
+	}
+	if chance(r, 0.3) {
+		p.stops = every(time.Second)
+	}
+	if chance(r, 0.1) {
+		p.misordered = 0.3
+	}
+	return p
+}
+
+// deadline is when the world must have come to its end, with that many rows written.
+func (p *plan) deadline(rows int) time.Duration {
+	return p.calmAt + time.Minute + time.Duration(rows)*(100*time.Millisecond+20*p.latency)
+}

@@ -1,0 +1,87 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// SetupError says that the database can be reached and cannot serve as it is: every problem
+// found, each with its fix. Trying again does not help.
+type SetupError struct{ Problems []string }
+
+func (e *SetupError) Error() string { return strings.Join(e.Problems, "\n") }
+
+// The SQLSTATEs that are told apart.
+const (
+	featureNotSupported  = "0A000" // "cached plan must not change result type"
+	undefinedStatement   = "26000"
+	undefinedColumn      = "42703"
+	undefinedFunction    = "42883"
+	datatypeMismatch     = "42804"
+	serializationFailure = "40001"
+	deadlockDetected     = "40P01"
+	invalidPassword      = "28P01"
+	invalidAuthorization = "28000"
+	undefinedDatabase    = "3D000"
+	undefinedTable       = "42P01"
+	insufficientRight    = "42501"
+)
+
+// sqlState returns the server's code for an error, or "".
+func sqlState(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// asSetup turns a connection error that no retry mends into a SetupError.
+func asSetup(err error) error {
+	switch sqlState(err) {
+	case invalidPassword, invalidAuthorization:
+		return &SetupError{[]string{fmt.Sprintf("PostgreSQL refuses the login: %v: check the user and the password in source.postgres.url", plain(err))}}
+	case undefinedDatabase:
+		return &SetupError{[]string{fmt.Sprintf("%v: check the database name in source.postgres.url", plain(err))}}
+	}
+	return err
+}
+
+// plain shortens a server error to its message and code: connection errors carry the
+// connection string's parts with them.
+func plain(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return fmt.Sprintf("%s (SQLSTATE %s)", pg.Message, pg.Code)
+	}
+	return err.Error()
+}
+
+// retriable reports whether a statement was rolled back for the sake of another one, so that
+// it may be sent again at once.
+func retriable(err error) bool {
+	code := sqlState(err)
+	return code == serializationFailure || code == deadlockDetected
+}
+
+// stale reports whether an error may come from a table that changed since its statement was
+// prepared.
+func stale(err error) bool {
+	switch sqlState(err) {
+	case featureNotSupported, undefinedStatement, undefinedColumn, undefinedFunction, datatypeMismatch:
+		return true
+	}
+	return false
+}
+
+// urlProblem says what is wrong with a connection string without showing it.
+func urlProblem(err error) string {
+	var parse *pgconn.ParseConfigError
+	if errors.As(err, &parse) && parse.Unwrap() != nil {
+		return "not a PostgreSQL connection string: " + parse.Unwrap().Error()
+	}
+	return "not a PostgreSQL connection string (postgres://user@host:5432/database)"
+}

@@ -1,0 +1,117 @@
+package postgres
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// statements are the texts that are sent for one table.
+type statements struct {
+	table *table
+	del   string
+	// The result formats of a read's columns, see readColumns.
+	formats []int16
+	reads   [8]string // by filter
+}
+
+// filter says which clauses a read has beyond floor and known ids.
+type filter uint8
+
+const (
+	byLane filter = 1 << iota
+	byTopic
+	byKey
+)
+
+// The columns of a read's result. The first row holds the snapshot and nothing else.
+const (
+	colID = iota
+	colTopic
+	colKey
+	colPayload
+	colHeaders
+	colCreated
+	colSnapshot
+	readColumns
+)
+
+const (
+	textFormat   = 0
+	binaryFormat = 1
+)
+
+func newStatements(t *table) *statements {
+	s := &statements{table: t, formats: make([]int16, readColumns)}
+	s.formats[colID] = binaryFormat
+	s.formats[colCreated] = binaryFormat
+	if t.types["payload"].oid == pgtype.ByteaOID {
+		s.formats[colPayload] = binaryFormat
+	}
+	for f := range s.reads {
+		s.reads[f] = s.read(filter(f))
+	}
+	s.del = fmt.Sprintf(`DELETE FROM %s WHERE %s = ANY($1::bigint[])`, t.name.sql(), s.col(t.columns.ID))
+	return s
+}
+
+func (s *statements) col(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+// keyText is the key's text as its output function prints it, which is also what logical
+// replication sends. A cast would strip the blanks of a char(n).
+func (s *statements) keyText() string {
+	col := s.col(s.table.columns.Key)
+	if s.table.types["key"].oid == pgtype.BPCharOID {
+		return "concat(" + col + ")"
+	}
+	return col + "::text"
+}
+
+// lane is the row's lane in SQL, equal to lanes.LaneOf and lanes.LaneOfRow.
+func (s *statements) lane() string {
+	mask := s.table.lanes - 1
+	byRow := fmt.Sprintf("(%s::bigint & %d)::int", s.col(s.table.columns.ID), mask)
+	if !s.table.has("key") {
+		return byRow
+	}
+	return fmt.Sprintf(`CASE WHEN %s IS NULL THEN %s ELSE hashtext(%s COLLATE "C") & %d END`,
+		s.col(s.table.columns.Key), byRow, s.keyText(), mask)
+}
+
+// read builds the statement of a page. Its parameters are the floor, the known ids, the
+// limit, and then what the filter needs: the bitmap of lanes; topics; the topics and keys of
+// keys.
+//
+// The snapshot is the statement's own, in a first row that is there when no other is. The
+// branches of UNION ALL are run one after the other. Lists are searched by hash, which a
+// generic plan does for a sub-select and not for an array; lanes are a bitmap.
+func (s *statements) read(f filter) string {
+	c := s.table.columns
+	optional := func(field, name, expr string) string {
+		if !s.table.has(field) {
+			return "NULL"
+		}
+		return strings.ReplaceAll(expr, "$", s.col(name))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "SELECT NULL::bigint, NULL, NULL, NULL, NULL, NULL::timestamptz, pg_current_snapshot()::text\nUNION ALL\n(SELECT %s::bigint, %s::text, %s, %s, %s, %s, NULL\nFROM %s WHERE %s > $1::bigint AND %s NOT IN (SELECT unnest($2::bigint[]))",
+		s.col(c.ID), s.col(c.Topic), optional("key", c.Key, "$"), s.col(c.Payload), optional("headers", c.Headers, "$"),
+		optional("created_at", c.CreatedAt, "$::timestamptz"), s.table.name.sql(), s.col(c.ID), s.col(c.ID))
+	n := 3
+	if f&byLane != 0 {
+		n++
+		fmt.Fprintf(&b, "\nAND get_bit($%d::bytea, %s) = 1", n, s.lane())
+	}
+	if f&byTopic != 0 {
+		n++
+		fmt.Fprintf(&b, "\nAND %s::text COLLATE \"C\" NOT IN (SELECT unnest($%d::text[]))", s.col(c.Topic), n)
+	}
+	if f&byKey != 0 && s.table.has("key") {
+		fmt.Fprintf(&b, "\nAND (%s IS NULL OR (%s::text COLLATE \"C\", %s COLLATE \"C\") NOT IN (SELECT t, k FROM unnest($%d::text[], $%d::text[]) left_out(t, k)))",
+			s.col(c.Key), s.col(c.Topic), s.keyText(), n+1, n+2)
+	}
+	fmt.Fprintf(&b, "\nORDER BY %s LIMIT $3::int)", s.col(c.ID))
+	return b.String()
+}

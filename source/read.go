@@ -1,0 +1,57 @@
+package source
+
+import "slices"
+
+// Read asks a source for one page: the first undelivered events above Floor that belong to
+// live parts and are not known. It is answered by one statement in one snapshot.
+type Read struct {
+	// Floor is exclusive: only events with ID > Floor are asked for.
+	Floor int64
+	// Lanes lists the lanes to read, in ascending order; nil means every lane.
+	Lanes []Lane
+	// Known lists IDs above Floor that must not be returned: they are in memory, or rows
+	// without a key that wait for their retry. Order does not matter.
+	Known []int64
+	// Topics are left out of the read.
+	Topics []string
+	// Keys are left out of the read.
+	Keys []TopicKey
+	// Limit is the largest number of events in the page, at least 1.
+	Limit int
+	// Bytes bounds the page's size (by Event.Size): the page ends with the event that
+	// passes it.
+	Bytes int
+}
+
+// Page answers a Read.
+type Page struct {
+	// Events are in ascending ID.
+	Events []*Event
+	// Full says that Limit or Bytes ended the page: events beyond the last one may exist.
+	// A page that is not full saw everything that its snapshot shows.
+	Full bool
+	// Snapshot is what the statement saw.
+	Snapshot Snapshot
+}
+
+// Snapshot is what a statement could see, in PostgreSQL's terms (pg_current_snapshot):
+// every transaction below Xmin has ended, none at or above Xmax had started, and of those
+// between them Running had not ended. The zero Snapshot belongs to a source whose reads
+// always start at the head.
+type Snapshot struct {
+	Xmin, Xmax uint64
+	Running    []uint64 // ascending
+}
+
+// Shows reports whether the snapshot shows the transaction's outcome: it had ended when the
+// snapshot was taken.
+func (s *Snapshot) Shows(xid uint64) bool {
+	if xid >= s.Xmax {
+		return false
+	}
+	if xid < s.Xmin {
+		return true
+	}
+	_, running := slices.BinarySearch(s.Running, xid)
+	return !running
+}
