@@ -26,6 +26,7 @@ type stage struct {
 	conn     *pgx.Conn // in database bench
 	counted  bool      // pg_stat_statements is there
 	topics   int       // made so far
+	warm     bool      // a drain has warmed up the servers
 }
 
 const (

@@ -67,9 +67,8 @@ func (p *subject) stop() error {
 		}
 		return nil
 	case <-limit.C:
-		err := p.cmd.Process.Kill()
-		<-p.done
-		return errors.Join(fmt.Errorf("%s did not end within 30 s of SIGTERM", filepath.Base(p.cmd.Path)), err)
+		_ = p.cmd.Process.Kill() // an error says that it has just ended
+		return fmt.Errorf("%s did not end within 30 s of SIGTERM: %w", filepath.Base(p.cmd.Path), <-p.done)
 	}
 }
 

@@ -175,7 +175,7 @@ func TestC07NothingHeldWhileSending(t *testing.T) {
 	always(t, 2*time.Second, "no session of the forwarder is idle in a transaction", func() bool {
 		var open int
 		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'`).Scan(&open)
+			WHERE datname = current_database() AND application_name <> $1 AND state LIKE 'idle in transaction%'`, oracle.ApplicationName).Scan(&open)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,6 +44,7 @@ func TestKillNineTenTimes(t *testing.T) {
 		if w.left() > 0 {
 			inFlight++
 		}
+		w.forwarderGone()
 	}
 	if inFlight < 5 {
 		t.Errorf("only %d of 10 kills came while events were waiting", inFlight)

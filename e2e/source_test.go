@@ -89,7 +89,7 @@ func TestC02LongTransactionElsewhere(t *testing.T) {
 	w.write(func(c *oracle.WriterConfig) { c.Events, c.Rollback, c.Hold = 500, 0, 0 }).wait()
 	v := w.verdict()
 	noRepeats(t, v)
-	if took := time.Since(begun); v.Latency.Max > 5*time.Second {
+	if took := time.Since(begun); v.Latency.Max > 2*time.Second {
 		t.Errorf("an event took %s, all of them %s", v.Latency.Max, took)
 	}
 	p.stop()
@@ -108,10 +108,11 @@ func TestC03RestoreIntoAnotherServer(t *testing.T) {
 
 	restored := privatePostgres(t)
 	w.dumpInto(restored)
-	old, young := w.transactionID(), ""
+	old := w.transactionID()
+	w.closeCounter()
 	w.url = restored.URL("postgres")
-	if young = w.transactionID(); len(young) >= len(old) && young >= old {
-		t.Fatalf("the new server is at transaction %s, the old one at %s: nothing is tested", young, old)
+	if young := w.transactionID(); young >= old {
+		t.Fatalf("the new server is at transaction %d, the old one at %d: nothing is tested", young, old)
 	}
 	if w.left() == 0 {
 		t.Fatal("the restored outbox has no rows")
@@ -152,10 +153,10 @@ func (w *world) dumpInto(target *servers.Postgres) {
 }
 
 // transactionID is the server's next transaction id.
-func (w *world) transactionID() string {
+func (w *world) transactionID() int64 {
 	w.t.Helper()
-	var id string
-	if err := w.connect().QueryRow(w.t.Context(), "SELECT pg_snapshot_xmax(pg_current_snapshot())::text").Scan(&id); err != nil {
+	var id int64
+	if err := w.connect().QueryRow(w.t.Context(), "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&id); err != nil {
 		w.t.Fatal(err)
 	}
 	return id

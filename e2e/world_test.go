@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"os/exec"
 	"sync"
 	"testing"
@@ -25,6 +26,7 @@ type world struct {
 	topic   string
 	watch   *oracle.Stopwatch
 	checker *oracle.Checker
+	counter *pgx.Conn // of left; nil while there is none
 }
 
 // newWorld prepares an outbox and a topic on the shared servers, or on the given ones where
@@ -50,8 +52,12 @@ func newWorldOn(t *testing.T, db *servers.Postgres, kafka *servers.Kafka, topic 
 		}
 	} else {
 		w.broker, w.topic = serverstest.Kafka(t), serverstest.Topic(t, 12, nil)
+		if err := oracle.AwaitTopic(t.Context(), []string{w.broker}, w.topic); err != nil {
+			t.Fatal(err)
+		}
 	}
 	w.initialise()
+	t.Cleanup(w.closeCounter)
 	checker, err := oracle.StartChecker(oracle.CheckerConfig{Brokers: []string{w.broker}, Topics: []string{w.topic}, Stopwatch: w.watch})
 	if err != nil {
 		t.Fatal(err)
@@ -156,11 +162,58 @@ func (w *world) awaitEmpty() {
 
 // left counts the rows in the outbox; -1 while the database cannot be asked.
 func (w *world) left() int64 {
-	n, err := oracle.Left(w.t.Context(), w.url, oracle.Tables{})
-	if err != nil {
+	var n int64
+	err := errors.New("not connected")
+	if w.counter != nil {
+		err = w.counter.QueryRow(w.t.Context(), "SELECT count(*) FROM outbox").Scan(&n)
+	}
+	if err == nil {
+		return n
+	}
+	w.closeCounter() // the server was away; try a new session, once
+	if w.counter, err = connect(w.t.Context(), w.url); err != nil {
+		w.counter = nil
+		return -1
+	}
+	if err := w.counter.QueryRow(w.t.Context(), "SELECT count(*) FROM outbox").Scan(&n); err != nil {
 		return -1
 	}
 	return n
+}
+
+func (w *world) closeCounter() {
+	if w.counter != nil {
+		_ = w.counter.Close(context.Background()) // it may be gone already
+		w.counter = nil
+	}
+}
+
+// forwarderGone returns when the database has ended the sessions of a forwarder that was
+// killed. A delete that was on the wire is carried out after the death of its sender, and
+// the rows must not vanish between two reads of the next process: it would repeat what the
+// first read found and not what the second one missed.
+func (w *world) forwarderGone() {
+	w.t.Helper()
+	conn := w.connect()
+	eventually(w.t, 10*time.Second, "the killed forwarder's sessions end", func() bool {
+		var n int
+		err := conn.QueryRow(w.t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND backend_type = 'client backend' AND application_name <> $1`, oracle.ApplicationName).Scan(&n)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return n == 0
+	})
+}
+
+// connect opens a session under the oracle's name.
+func connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	cfg.RuntimeParams["application_name"] = oracle.ApplicationName
+	return pgx.ConnectConfig(ctx, cfg)
 }
 
 // verdict waits for the outbox to be empty and judges the topic. Repeats are the caller's to
@@ -201,7 +254,7 @@ func (w *world) received(n int64) {
 // connect opens a session of the test's own.
 func (w *world) connect() *pgx.Conn {
 	w.t.Helper()
-	conn, err := pgx.Connect(w.t.Context(), w.url)
+	conn, err := connect(w.t.Context(), w.url)
 	if err != nil {
 		w.t.Fatal(err)
 	}

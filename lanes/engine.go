@@ -49,19 +49,22 @@ type Engine struct {
 	deleteFails int
 	deleteAt    time.Time // not before, after a failure
 
-	stopping bool
-	drained  []source.Lane
-	notes    []Note
-	stats    Stats
+	trusted   time.Time // nothing is submitted from then on; zero for never
+	suspended bool      // that moment has passed
+	stopping  bool
+	drained   []source.Lane
+	notes     []Note
+	stats     Stats
 }
 
 // ownership of a lane by this process.
 type ownership uint8
 
 const (
-	notOurs  ownership = iota
-	owned              // we read and submit
-	draining           // what is in flight is finished, nothing is begun
+	notOurs   ownership = iota
+	owned               // we read and submit
+	draining            // what is in flight is finished, nothing is begun
+	suspended           // ours again, if the trust in the leases is renewed in time
 )
 
 type lane struct {
@@ -124,7 +127,11 @@ func NewEngine(cfg Config) *Engine {
 func (e *Engine) Gain(now time.Time, gained ...source.Lane) {
 	for _, id := range gained {
 		l := &e.lanes[id]
-		if l.ownership == owned {
+		if l.ownership == owned || l.ownership == suspended && e.suspended {
+			continue
+		}
+		if e.suspended {
+			l.ownership = suspended
 			continue
 		}
 		l.ownership = owned
@@ -148,7 +155,7 @@ func (e *Engine) Drain(lanes ...source.Lane) { e.giveUp(draining, lanes) }
 func (e *Engine) giveUp(to ownership, given []source.Lane) {
 	for _, id := range given {
 		l := &e.lanes[id]
-		if l.ownership == notOurs {
+		if l.ownership == notOurs || l.ownership == to {
 			continue
 		}
 		l.ownership = to
@@ -171,6 +178,39 @@ func (e *Engine) checkDrained(id source.Lane) {
 		l.ownership = notOurs
 		e.drained = append(e.drained, id)
 	}
+}
+
+// Trust says until when the lanes are ours for certain. When that moment passes, everything
+// that is not on the wire is dropped; a later Trust takes the lanes up again from the start
+// of the table.
+func (e *Engine) Trust(now, until time.Time) {
+	e.trusted = until
+	if !e.suspended || !now.Before(until) {
+		return
+	}
+	e.suspended = false
+	for id := range e.lanes {
+		if e.lanes[id].ownership == suspended {
+			e.Gain(now, source.Lane(id))
+		}
+	}
+}
+
+// checkTrust suspends every lane when the trust in the leases has ended.
+func (e *Engine) checkTrust(now time.Time) {
+	if e.trusted.IsZero() || e.suspended || now.Before(e.trusted) {
+		return
+	}
+	e.suspended = true
+	n := 0
+	for id := range e.lanes {
+		if e.lanes[id].ownership == owned {
+			e.giveUp(suspended, []source.Lane{source.Lane(id)})
+			n++
+		}
+	}
+	e.stats.LeasesEnded++
+	e.note(Note{Kind: LeaseEnded, Count: n})
 }
 
 // Stop begins the shutdown: nothing is read or submitted any more, and what is queued is

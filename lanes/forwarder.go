@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outbox-forwarder/forwarder/internal/repeat"
@@ -44,6 +45,10 @@ type Holder interface {
 	Lose(lanes []source.Lane)
 	// Drain asks to finish with lanes; done is called once for each, as it is finished.
 	Drain(lanes []source.Lane, done func(source.Lane))
+	// Trust says until when, by the monotonic clock, the lanes are ours without further
+	// word. From then on nothing is submitted, until a later Trust. An owner that never calls
+	// it is trusted for good.
+	Trust(until time.Time)
 }
 
 // Sole is the Owner of a forwarder that has the outbox to itself.
@@ -70,6 +75,7 @@ type Forwarder struct {
 	grace  time.Duration
 
 	inbox  *inbox
+	trust  atomic.Pointer[time.Time] // see Holder.Trust; nil for good
 	reads  chan *source.Read
 	runs   *runQueue
 	delete chan []int64
@@ -136,8 +142,7 @@ func (f *Forwarder) Run(ctx context.Context, owner Owner) error {
 	// The work outlives ctx: what was submitted is awaited and deleted.
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	owning, disown := context.WithCancel(work)
-	defer disown()
+	owning, disown := context.WithCancelCause(work)
 
 	var workers sync.WaitGroup
 	workers.Go(func() { f.readLoop(work) })
@@ -149,7 +154,7 @@ func (f *Forwarder) Run(ctx context.Context, owner Owner) error {
 	workers.Go(func() { owned <- owner.Own(owning, f) })
 
 	err := f.loop(ctx, owned)
-	disown()
+	disown(err)
 	end()
 	workers.Wait()
 	return err
@@ -248,6 +253,8 @@ func (f *Forwarder) takeIn(now time.Time, in *arrivals) {
 			f.engine.Gain(now, c.lanes...)
 		case lose:
 			f.engine.Lose(c.lanes...)
+		case trust:
+			f.engine.Trust(now, c.until)
 		case drain:
 			for _, lane := range c.lanes {
 				f.drainers[lane] = c.done
@@ -315,9 +322,35 @@ func (f *Forwarder) submitLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-f.runs.wake:
-			f.sink.Submit(f.runs.take(), f.inbox.report)
+			f.submit(f.runs.take())
 		}
 	}
+}
+
+// ErrLeaseEnded is the error of events that were not submitted because the trust in the lease
+// had ended.
+var ErrLeaseEnded = errors.New("the lease ended before the event was submitted")
+
+// submit looks at the clock once more: between the engine's decision and now, the process may
+// have been stopped for longer than the lease.
+func (f *Forwarder) submit(runs [][]*source.Event) {
+	if until := f.trust.Load(); until == nil || time.Now().Before(*until) {
+		f.sink.Submit(runs, f.inbox.report)
+		return
+	}
+	for _, run := range runs {
+		outcomes := make([]source.Outcome, len(run))
+		for i, ev := range run {
+			outcomes[i] = source.Outcome{ID: ev.ID, Class: source.Broker, Err: ErrLeaseEnded}
+		}
+		f.inbox.report(outcomes)
+	}
+}
+
+// Trust implements Holder.
+func (f *Forwarder) Trust(until time.Time) {
+	f.trust.Store(&until)
+	f.inbox.change(change{kind: trust, until: until})
 }
 
 // Gain implements Holder.

@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"sync"
+	"time"
 
 	"github.com/outbox-forwarder/forwarder/source"
 )
@@ -32,12 +33,14 @@ const (
 	gain changeKind = iota
 	lose
 	drain
+	trust
 )
 
 type change struct {
 	kind  changeKind
 	lanes []source.Lane
-	done  func(source.Lane)
+	done  func(source.Lane) // of drain
+	until time.Time         // of trust
 }
 
 type deleted struct {

@@ -35,6 +35,7 @@ type Note struct {
 	Later    int64 // Violation: the row of the same key that was acknowledged before it
 	Size     int
 	Attempts int
+	Count    int
 	RetryAt  time.Time
 }
 
@@ -43,17 +44,19 @@ type NoteKind uint8
 
 // The kinds of note.
 const (
-	Blocked   NoteKind = iota // Part waits: Event could not be delivered
-	Healed                    // Part is delivered again
-	Paused                    // nothing is submitted until RetryAt: the broker side is in trouble
-	Resumed                   // the broker acknowledges again
-	Violation                 // a later event of a key was acknowledged before an earlier one
+	Blocked    NoteKind = iota // Part waits: Event could not be delivered
+	Healed                     // Part is delivered again
+	Paused                     // nothing is submitted until RetryAt: the broker side is in trouble
+	Resumed                    // the broker acknowledges again
+	LeaseEnded                 // the trust in the leases ended: Count lanes are suspended
+	Violation                  // a later event of a key was acknowledged before an earlier one
 )
 
 func (e *Engine) note(n Note) { e.notes = append(e.notes, n) }
 
 // Ready returns what is to be done now.
 func (e *Engine) Ready(now time.Time) Ready {
+	e.checkTrust(now)
 	r := Ready{
 		Submit:  e.runs(now),
 		Delete:  e.deletes(now),
@@ -84,6 +87,9 @@ func (e *Engine) next(now time.Time) time.Time {
 		if e.queued > 0 && now.Before(e.pausedUntil) {
 			at(e.pausedUntil)
 		}
+	}
+	if !e.trusted.IsZero() && !e.suspended {
+		at(e.trusted)
 	}
 	if len(e.acked) > 0 && e.deleting < e.cfg.Deleters {
 		at(e.deleteDue())

@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/outbox-forwarder/forwarder/source"
@@ -76,7 +77,9 @@ func (e *Engine) settle(now time.Time, id source.Lane, l *lane) {
 	}
 }
 
-// settleFailed decides what waits, and puts back to the head of the queue what does not.
+// settleFailed decides what waits, and puts back to the head of the queue what does not. Events
+// ahead of the one that a key or lane waits for do not wait with it: they would meet the same
+// event in every retry, and what became of them here would be forgotten each time.
 func (e *Engine) settleFailed(now time.Time, l *lane) {
 	e.countViolations(l)
 	for _, it := range l.run {
@@ -85,6 +88,7 @@ func (e *Engine) settleFailed(now time.Time, l *lane) {
 		}
 	}
 	var back []*item
+	var held []*waiting // the parts that an event of this run has put behind, so far
 	for _, it := range l.run {
 		if it.state != settled {
 			continue
@@ -94,9 +98,14 @@ func (e *Engine) settleFailed(now time.Time, l *lane) {
 			continue
 		}
 		if w := e.holding(it.ev); w != nil {
-			e.floor.Hold(w.part, it.id)
-			e.drop(it)
-			continue
+			if it.class == source.Record && !slices.Contains(held, w) {
+				held = append(held, w)
+			}
+			if w.part.Kind == WholeTopic || slices.Contains(held, w) {
+				e.floor.Hold(w.part, it.id)
+				e.drop(it)
+				continue
+			}
 		}
 		if e.careful[it.ev.Topic] != nil {
 			e.suspect(it) // else a suspect behind it would overtake it
@@ -204,6 +213,9 @@ func (e *Engine) block(now time.Time, part Part, it *item) {
 		w.trial = false
 		e.trial--
 	case w.blocked():
+		if part.Kind != WholeTopic {
+			e.dropQueued(&e.lanes[part.Lane], w) // what was ahead of the event before
+		}
 		return
 	}
 	backoff := e.cfg.Record
@@ -239,13 +251,14 @@ func (e *Engine) dropQueued(l *lane, w *waiting) {
 	l.queue = kept
 }
 
-// holding returns the part behind that an event in memory has to wait for. A lane that only
-// waits for room does not hold back what it has in memory.
+// holding returns the part behind that an event in memory belongs to, the topic first, since
+// nothing of it can be delivered. A lane that only waits for room does not hold back what it
+// has in memory.
 func (e *Engine) holding(ev *source.Event) *waiting {
-	if w := e.lanes[ev.Lane].behind; w != nil && !w.trial && w.blocked() {
+	if w := e.parts[topicPart(ev.Topic)]; w != nil && !w.trial {
 		return w
 	}
-	if w := e.parts[topicPart(ev.Topic)]; w != nil && !w.trial {
+	if w := e.lanes[ev.Lane].behind; w != nil && !w.trial && w.blocked() {
 		return w
 	}
 	if w := e.parts[partOf(ev)]; w != nil && !w.trial {

@@ -119,11 +119,7 @@ func simulate(seed uint64) (transcript uint64, err error) {
 		table: newTable(),
 	}
 	defer func() {
-		p := recover()
-		if p != nil && debugDump != nil {
-			debugDump(s)
-		}
-		switch p := p.(type) {
+		switch p := recover().(type) {
 		case nil:
 		case failure:
 			err = fmt.Errorf("at %v, engine %d: %s", s.now.Sub(epoch), s.generation, p.text)

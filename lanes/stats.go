@@ -16,7 +16,9 @@ type Stats struct {
 	Dropped    uint64 // dropped from memory, to be read again
 	Discarded  uint64 // pages thrown away because a transaction that was set aside had ended
 	Violations uint64 // events acknowledged before an earlier one of their key
-	Latency    Histogram
+	// LeasesEnded counts the times that the leases were not renewed in time.
+	LeasesEnded uint64
+	Latency     Histogram
 
 	InMemory  int // events queued, in flight, or waiting for the rest of their run
 	Bytes     int // their size

@@ -132,7 +132,11 @@ func (c Config) explain(err error) (cause string, certain bool) {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return say("nothing listens there: is the broker running, and is this its port?"), false
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), isTimeout(err):
-		return say("the address does not answer: a firewall, a wrong port, or a broker that hangs"), false
+		text := "the address does not answer: a firewall, a wrong port, or a broker that hangs"
+		if c.TLS != nil {
+			text += "; or the port does not speak TLS, which is on"
+		}
+		return say(text), false
 	default:
 		return "", false
 	}
@@ -148,6 +152,8 @@ func (c Config) closedAtOnce() string {
 	}
 	if c.SASL.Mechanism == "" {
 		likely = append(likely, "no SASL mechanism is set and the port may expect a log-in")
+	} else {
+		likely = append(likely, fmt.Sprintf("the broker may refuse the user name or password of user %q, or the mechanism", c.SASL.User))
 	}
 	return "the broker closed the connection: " + strings.Join(likely, ", or ") + "; or it is restarting"
 }

@@ -36,8 +36,10 @@ func main() {
 	brokers := flag.String("brokers", "", "brokers, separated by commas")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *url, strings.Split(*brokers, ",")); err != nil && ctx.Err() == nil {
+	err := run(ctx, *url, strings.Split(*brokers, ","))
+	asked := ctx.Err() != nil
+	stop()
+	if err != nil && !asked {
 		fmt.Fprintln(os.Stderr, "pipe:", err)
 		os.Exit(1)
 	}

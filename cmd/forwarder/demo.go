@@ -59,7 +59,7 @@ func parseDemo(rate, duration settingFlag) (o demoOptions, problems config.Probl
 	if text != fullSpeed {
 		n, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(n > 0 && n <= 1e7) {
-			problems = append(problems, &config.FieldError{Field: "--rate", Value: strconv.Quote(text),
+			problems = append(problems, &config.FieldError{Field: "--rate", Value: config.Show(text),
 				Problem: "is not a number of events per second", Hint: "write a number above 0, or " + fullSpeed})
 		}
 		o.Rate = n

@@ -61,8 +61,8 @@ func (p *program) main(args []string) (code int) {
 	ctx, stop := p.untilSignal()
 	defer stop()
 	err := p.command(ctx, args)
-	if err == nil {
-		err = p.stdout.failure()
+	if failure := p.stdout.failure(); failure != nil && (err == nil || errors.Is(failure, err)) {
+		err = failure
 	}
 	return p.report(err)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -89,12 +90,23 @@ func (s *service) run(ctx context.Context) error {
 	var watch sync.WaitGroup
 	watch.Go(func() { watchAge(watching, source, registry) })
 	s.log.Info("forwarding", "table", source.Table(), "lanes", source.Lanes(), "brokers", s.cfg.Kafka.Brokers, "version", versionName())
-	err = forwarder.Run(ctx, lanes.Sole{Lanes: source.Lanes()})
+	leases := postgres.NewLeases(postgresConfig(s.cfg, s.log))
+	defer leases.Close()
+	err = forwarder.Run(ctx, lanes.NewKeeper(lanes.KeeperConfig{Host: hostName(), TTL: s.cfg.Lanes.LeaseTTL, Logger: s.log}, leases, source.Lanes()))
 	unwatch()
 	watch.Wait()
 	stats := forwarder.Stats()
 	s.log.Info("stopped", "acknowledged", stats.Acked, "deleted", stats.Deleted, "in_flight", stats.Flying, "undeleted", stats.Undeleted)
 	return err
+}
+
+// hostName begins the member's id.
+func hostName() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		return "forwarder"
+	}
+	return host
 }
 
 // openSource connects to the database. It waits for one that cannot be reached, and returns

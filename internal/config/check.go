@@ -90,7 +90,7 @@ func (l *loader) checkTLS(cfg *Config) {
 		for _, e := range err {
 			e.Origin, e.Value = l.given[e.Field].origin, ""
 			if g, ok := l.given[e.Field]; ok {
-				e.Value = show(g.text)
+				e.Value = Show(g.text)
 			}
 			l.add(e)
 		}

@@ -9,6 +9,7 @@ import (
 type Config struct {
 	Source   Source
 	Kafka    Kafka
+	Lanes    Lanes
 	Memory   Memory
 	Admin    Admin
 	Log      Log
@@ -64,6 +65,12 @@ type SASL struct {
 	Password  Secret
 }
 
+// Lanes says how replicas share the outbox.
+type Lanes struct {
+	// LeaseTTL is how long the lanes of a replica that crashed wait before others take them.
+	LeaseTTL time.Duration
+}
+
 // Memory bounds what the process holds.
 type Memory struct {
 	// Events bounds the events in memory, by source.Event.Size.
@@ -109,6 +116,7 @@ func defaults() Config {
 			Mode: ModePoll,
 		}},
 		Kafka:    Kafka{ClientID: "forwarder", Compression: "none"},
+		Lanes:    Lanes{LeaseTTL: 10 * time.Second},
 		Memory:   Memory{Events: 32 * MiB},
 		Admin:    Admin{Listen: "127.0.0.1:8470"},
 		Log:      Log{Format: "text", Level: slog.LevelInfo},

@@ -53,11 +53,11 @@ func (l *loader) dereference(text string) (string, *verdict) {
 	}
 	data, err := l.readFile(name)
 	if err != nil {
-		return "", &verdict{"refers to the file " + show(name) + ", which cannot be read: " + cause(err), "name a file that this user may read"}
+		return "", &verdict{"refers to the file " + Show(name) + ", which cannot be read: " + cause(err), "name a file that this user may read"}
 	}
 	content := strings.TrimRight(string(data), "\r\n")
 	if content == "" {
-		return "", &verdict{"refers to the file " + show(name) + ", which is empty", "put the secret into the file"}
+		return "", &verdict{"refers to the file " + Show(name) + ", which is empty", "put the secret into the file"}
 	}
 	return content, nil
 }

@@ -24,14 +24,14 @@ func (l *loader) file(name, field string) {
 	data, err := l.readFile(name)
 	if err != nil {
 		l.fileUnread = true
-		l.add(&FieldError{Field: field, Value: show(name), Problem: "cannot be read: " + cause(err),
+		l.add(&FieldError{Field: field, Value: Show(name), Problem: "cannot be read: " + cause(err),
 			Hint: "name a YAML file that this user may read"})
 		return
 	}
 	root, err := parseYAML(data)
 	if err != nil {
 		l.fileUnread = true
-		l.add(&FieldError{Field: field, Value: show(name), Origin: errorPlace(name, err), Problem: "is not valid YAML: " + yamlCause(err),
+		l.add(&FieldError{Field: field, Value: Show(name), Origin: errorPlace(name, err), Problem: "is not valid YAML: " + yamlCause(err),
 			Hint: "correct the line; text with special characters goes in quotes"})
 		return
 	}

@@ -41,7 +41,7 @@ func (l *loader) load(args Overrides) (Config, error) {
 	if name, field, ok := l.fileName(args); ok {
 		if name == "" {
 			l.fileUnread = true
-			l.add(&FieldError{Field: field, Value: show(name), Problem: "is empty", Hint: "name a YAML file, or leave it out"})
+			l.add(&FieldError{Field: field, Value: Show(name), Problem: "is empty", Hint: "name a YAML file, or leave it out"})
 		} else {
 			l.file(name, field)
 		}
@@ -174,20 +174,20 @@ func (l *loader) shown(s setting, g given) string {
 	}
 	switch {
 	case text == "":
-		return show("")
+		return Show("")
 	case !s.secret:
-		return show(text)
+		return Show(text)
 	case strings.HasPrefix(text, fileReference) || strings.HasPrefix(text, "${") && strings.IndexByte(text, '}') == len(text)-1:
-		return show(text)
+		return Show(text)
 	case s.path == "source.postgres.url":
 		return RedactURL(text)
 	}
 	return hidden
 }
 
-// show quotes a text on one line, and hides it where it may carry a login: a URL or a
+// Show quotes a text on one line, and hides it where it may carry a login: a URL or a
 // connection string that was put in the wrong place.
-func show(text string) string {
+func Show(text string) string {
 	if strings.ContainsAny(text, "@=") || strings.Contains(text, "://") || strings.HasPrefix(text, "postgres") {
 		return hidden
 	}

@@ -52,6 +52,7 @@ var settings = []setting{
 	custom("kafka.sasl.username", func(c *Config) *string { return &c.Kafka.SASL.Username }, anyText),
 	password("kafka.sasl.password", func(c *Config) *Secret { return &c.Kafka.SASL.Password }),
 
+	custom("lanes.lease_ttl", leaseTTLOf, parseLeaseTTL),
 	custom("memory.events", func(c *Config) *Size { return &c.Memory.Events }, parseMemory),
 	listen("admin.listen", &Flag{Name: "admin-listen", Usage: "address of health, metrics and parked rows, host:port, or none"}),
 	choice("log.format", func(c *Config) *string { return &c.Log.Format }, "text", "json"),

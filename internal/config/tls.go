@@ -26,7 +26,7 @@ func (t TLS) Client(readFile func(string) ([]byte, error)) (*tls.Config, Problem
 	read := func(path, name string) (data []byte, ok bool) {
 		data, err := readFile(name)
 		if err != nil {
-			problems = append(problems, &FieldError{Field: path, Value: show(name),
+			problems = append(problems, &FieldError{Field: path, Value: Show(name),
 				Problem: "cannot be read: " + cause(err), Hint: "name a PEM file that this user may read"})
 		}
 		return data, err == nil
@@ -34,7 +34,7 @@ func (t TLS) Client(readFile func(string) ([]byte, error)) (*tls.Config, Problem
 	if t.CAFile != "" {
 		pool := x509.NewCertPool()
 		if pem, ok := read("kafka.tls.ca_file", t.CAFile); ok && !pool.AppendCertsFromPEM(pem) {
-			problems = append(problems, &FieldError{Field: "kafka.tls.ca_file", Value: show(t.CAFile),
+			problems = append(problems, &FieldError{Field: "kafka.tls.ca_file", Value: Show(t.CAFile),
 				Problem: "holds no certificate", Hint: "name a PEM file with the authority's certificate"})
 		}
 		c.RootCAs = pool
@@ -54,7 +54,7 @@ func (t TLS) Client(readFile func(string) ([]byte, error)) (*tls.Config, Problem
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return c, append(problems, &FieldError{Field: "kafka.tls.cert_file", Value: show(t.CertFile),
+		return c, append(problems, &FieldError{Field: "kafka.tls.cert_file", Value: Show(t.CertFile),
 			Problem: "does not go with kafka.tls.key_file: " + err.Error(), Hint: "name a PEM certificate and its own unencrypted PEM key"})
 	}
 	c.Certificates = []tls.Certificate{pair}

@@ -249,14 +249,28 @@ func parseMemory(text string) (Size, *verdict) {
 
 func graceOf(c *Config) *time.Duration { return &c.Shutdown.Grace }
 
+func leaseTTLOf(c *Config) *time.Duration { return &c.Lanes.LeaseTTL }
+
+// Below a second, a pause of the process or of the network would cost the lanes; above five
+// minutes, a crash would stop them for too long.
+const minLeaseTTL, maxLeaseTTL = time.Second, 5 * time.Minute
+
+func parseLeaseTTL(text string) (time.Duration, *verdict) {
+	return parseDurationIn(text, minLeaseTTL, maxLeaseTTL, "write 1s to 5m")
+}
+
 // The grace has a lower bound since no grace at all is a crash: records on their way at the
 // end are sent again after every restart.
 const minGrace, maxGrace = time.Second, time.Hour
 
 func parseGrace(text string) (time.Duration, *verdict) {
+	return parseDurationIn(text, minGrace, maxGrace, "write 1s to 1h")
+}
+
+func parseDurationIn(text string, low, high time.Duration, hint string) (time.Duration, *verdict) {
 	d, bad := parseDuration(text)
-	if bad == nil && (d < minGrace || d > maxGrace) {
-		bad = &verdict{"is out of range", "write 1s to 1h"}
+	if bad == nil && (d < low || d > high) {
+		bad = &verdict{"is out of range", hint}
 	}
 	return d, bad
 }
@@ -284,7 +298,7 @@ func Duration(flag, text string) (time.Duration, *FieldError) {
 		bad = &verdict{"is not longer than zero", "write a number and a unit, such as 10s"}
 	}
 	if bad != nil {
-		return 0, &FieldError{Field: flag, Value: show(text), Problem: bad.problem, Hint: bad.hint}
+		return 0, &FieldError{Field: flag, Value: Show(text), Problem: bad.problem, Hint: bad.hint}
 	}
 	return d, nil
 }

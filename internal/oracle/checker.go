@@ -135,7 +135,7 @@ func (c *Checker) Verdict(ctx context.Context, ledger Ledger) (Verdict, error) {
 
 // CatchUp returns when everything has been consumed that is in the topics now.
 func (c *Checker) CatchUp(ctx context.Context) error {
-	ends, err := c.ends(ctx)
+	ends, err := listEnds(ctx, kadm.NewClient(c.client), c.cfg.Topics...)
 	if err != nil {
 		return err
 	}
@@ -164,25 +164,6 @@ func (c *Checker) behind(ends kadm.ListedOffsets) string {
 	return behind
 }
 
-func (c *Checker) ends(ctx context.Context) (kadm.ListedOffsets, error) {
-	admin := kadm.NewClient(c.client)
-	for {
-		ends, err := admin.ListEndOffsets(ctx, c.cfg.Topics...)
-		if err == nil {
-			err = ends.Error()
-		}
-		if err == nil {
-			return ends, nil
-		}
-		// A broker that has just come back answers without a leader at first.
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("listing the end of the topics: %w", errors.Join(err, ctx.Err()))
-		}
-	}
-}
-
 // Received is the number of records consumed so far.
 func (c *Checker) Received() int64 {
 	c.mu.Lock()
@@ -205,21 +186,4 @@ func (c *Checker) WaitReceived(ctx context.Context, n int64) error {
 			return fmt.Errorf("waiting for %d records, %d received: %w", n, got, ctx.Err())
 		}
 	}
-}
-
-// CreateTopic creates a topic with the cluster's default number of replicas.
-func CreateTopic(ctx context.Context, brokers []string, topic string, partitions int32, configs map[string]string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
-	if err != nil {
-		return fmt.Errorf("making an admin client: %w", err)
-	}
-	defer client.Close()
-	values := map[string]*string{}
-	for name, value := range configs {
-		values[name] = &value
-	}
-	if _, err := kadm.NewClient(client).CreateTopic(ctx, partitions, -1, values, topic); err != nil {
-		return fmt.Errorf("creating topic %s: %w", topic, err)
-	}
-	return nil
 }

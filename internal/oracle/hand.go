@@ -202,7 +202,7 @@ func (h *hand) inserts() *pgx.Batch {
 func (h *hand) connect(ctx context.Context) error {
 	dial, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(dial, h.cfg.URL)
+	conn, err := connect(dial, h.cfg.URL)
 	if err == nil {
 		h.conn = conn
 		return nil

@@ -95,10 +95,23 @@ func Left(ctx context.Context, url string, tables Tables) (int64, error) {
 }
 
 func withConn(ctx context.Context, url string, f func(*pgx.Conn) error) (err error) {
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := connect(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connecting: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
 	return f(conn)
+}
+
+// ApplicationName is what the oracle's sessions are called in pg_stat_activity, which tells
+// them from the forwarder's.
+const ApplicationName = "oracle"
+
+func connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	cfg.RuntimeParams["application_name"] = ApplicationName
+	return pgx.ConnectConfig(ctx, cfg)
 }

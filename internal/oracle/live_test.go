@@ -84,6 +84,9 @@ func TestLive(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			url, topic := serverstest.Database(t), serverstest.Topic(t, 4, nil)
 			brokers := []string{serverstest.Kafka(t)}
+			if err := AwaitTopic(t.Context(), brokers, topic); err != nil {
+				t.Fatal(err)
+			}
 			execute(t, url, createOutbox)
 			var watch Stopwatch
 			writer, err := NewWriter(WriterConfig{

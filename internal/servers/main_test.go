@@ -2,6 +2,7 @@ package servers
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -14,6 +15,25 @@ func TestMain(m *testing.M) {
 		os.Exit(helper())
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// helperEnv makes the test binary a program that starts servers and waits to be killed.
+const helperEnv = "FORWARDER_SERVERS_TEST_HELPER"
+
+func helper() int {
+	ctx := context.Background()
+	p, err := StartPostgres(ctx, PostgresConfig{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	k, err := StartKafka(ctx, KafkaConfig{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(p.PID(), k.PID(), p.folder.path, k.folder.path)
+	select {}
 }
 
 // within returns a context for a test that may have to fetch a server's programs.

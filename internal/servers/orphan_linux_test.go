@@ -2,32 +2,12 @@ package servers
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"testing"
 	"time"
 )
-
-// helperEnv makes the test binary a program that starts servers and waits to be killed.
-const helperEnv = "FORWARDER_SERVERS_TEST_HELPER"
-
-func helper() int {
-	ctx := context.Background()
-	p, err := StartPostgres(ctx, PostgresConfig{})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	k, err := StartKafka(ctx, KafkaConfig{})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	fmt.Println(p.PID(), k.PID(), p.folder.path, k.folder.path)
-	select {}
-}
 
 func TestServersDieWithAProcessThatIsKilled(t *testing.T) {
 	ctx := within(t, 15*time.Minute)

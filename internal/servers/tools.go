@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -142,8 +143,12 @@ func hasJava() bool {
 
 // javaProgram returns a java that can run a broker: JAVA_HOME's, else the one in PATH.
 func javaProgram() (string, error) {
+	programs := []string{"java"}
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		programs = []string{filepath.Join(home, "bin", "java"), "java"}
+	}
 	var problems []error
-	for _, program := range []string{os.ExpandEnv("$JAVA_HOME/bin/java"), "java"} {
+	for _, program := range programs {
 		path, err := exec.LookPath(program)
 		if err != nil {
 			problems = append(problems, err)

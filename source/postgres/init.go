@@ -29,7 +29,7 @@ func Statements(cfg Config) ([]string, error) {
 		col(c.Payload, "bytea") +
 		col(c.Headers, "jsonb") +
 		col(c.CreatedAt, "timestamptz NOT NULL DEFAULT now()")
-	members, shares := n.beside("_members").sql(), n.beside("_lanes").sql()
+	members, shares := n.beside(membersSuffix).sql(), n.beside(lanesSuffix).sql()
 	var list []string
 	if n.schema != "public" {
 		list = append(list, "CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{n.schema}.Sanitize())
@@ -39,7 +39,7 @@ func Statements(cfg Config) ([]string, error) {
 		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n%s\n) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000)",
 			n.sql(), strings.TrimSuffix(columns, ",\n")),
 		// One row for each replica, rewritten by its heartbeat: room on the page keeps that cheap.
-		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    id text PRIMARY KEY,\n    host text NOT NULL,\n    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),\n    expires_at timestamptz NOT NULL\n) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)", members),
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    id text PRIMARY KEY,\n    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),\n    expires_at timestamptz NOT NULL,\n    retiring boolean NOT NULL DEFAULT false,\n    report jsonb\n) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)", members),
 		// Who owns which lane. The number of rows is the lane count of this outbox.
 		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    lane integer PRIMARY KEY,\n    owner text,\n    epoch bigint NOT NULL DEFAULT 0,\n    since timestamptz NOT NULL DEFAULT clock_timestamp()\n) WITH (fillfactor = 50)", shares),
 		fmt.Sprintf("INSERT INTO %[1]s (lane) SELECT generate_series(0, %[2]d) WHERE NOT EXISTS (SELECT FROM %[1]s) ON CONFLICT DO NOTHING", shares, cfg.Lanes-1),
@@ -59,13 +59,9 @@ func Init(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, 2*cfg.Timeout)
 	defer cancel()
-	ccfg, err := pgx.ParseConfig(cfg.URL)
+	conn, err := connect(ctx, cfg)
 	if err != nil {
-		return &SetupError{[]string{"source.postgres.url: " + urlProblem(err)}}
-	}
-	conn, err := pgx.ConnectConfig(ctx, ccfg)
-	if err != nil {
-		return asSetup(fmt.Errorf("connecting to PostgreSQL: %w", err))
+		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is left to be lost
 	n := cfg.table()

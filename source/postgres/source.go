@@ -46,10 +46,7 @@ func Open(ctx context.Context, cfg Config) (*Source, error) {
 	}
 	pcfg.MaxConns = maxConns
 	pcfg.MinConns = 0
-	pcfg.ConnConfig.ConnectTimeout = min(cfg.Timeout, 10*time.Second)
-	if pcfg.ConnConfig.RuntimeParams["application_name"] == "" {
-		pcfg.ConnConfig.RuntimeParams["application_name"] = applicationName
-	}
+	prepare(pcfg.ConnConfig, cfg)
 	pcfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return settle(ctx, conn, cfg.Timeout) }
 	pool, err := pgxpool.NewWithConfig(ctx, pcfg)
 	if err != nil {
@@ -61,6 +58,31 @@ func Open(ctx context.Context, cfg Config) (*Source, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// connect opens a single session.
+func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
+	ccfg, err := pgx.ParseConfig(cfg.URL)
+	if err != nil {
+		return nil, &SetupError{[]string{"source.postgres.url: " + urlProblem(err)}}
+	}
+	prepare(ccfg, cfg)
+	conn, err := pgx.ConnectConfig(ctx, ccfg)
+	if err != nil {
+		return nil, asSetup(fmt.Errorf("connecting to PostgreSQL: %w", err))
+	}
+	if err := settle(ctx, conn, cfg.Timeout); err != nil {
+		_ = conn.Close(ctx) // the first error is the one to tell
+		return nil, err
+	}
+	return conn, nil
+}
+
+func prepare(ccfg *pgx.ConnConfig, cfg Config) {
+	ccfg.ConnectTimeout = min(cfg.Timeout, 10*time.Second)
+	if ccfg.RuntimeParams["application_name"] == "" {
+		ccfg.RuntimeParams["application_name"] = applicationName
+	}
 }
 
 // settle gives a new session what every statement relies on, whatever the role's or the

@@ -51,7 +51,7 @@ const minVersion = 150000
 // keeps it from being forwarded.
 func describe(ctx context.Context, conn *pgx.Conn, cfg Config) (*table, error) {
 	n := cfg.table()
-	t := &table{name: n, columns: cfg.Columns, types: make(map[string]columnType), lanes: cfg.Lanes}
+	t := &table{name: n, columns: cfg.Columns, types: make(map[string]columnType)}
 	var problems []string
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 
@@ -94,10 +94,55 @@ func describe(ctx context.Context, conn *pgx.Conn, cfg Config) (*table, error) {
 	default:
 		problem("%s is not a table: name the outbox table with source.postgres.table", n)
 	}
-	if len(problems) > 0 {
+	found, err := t.describeLeases(ctx, conn, user)
+	if err != nil {
+		return nil, err
+	}
+	if problems = append(problems, found...); len(problems) > 0 {
 		return nil, &SetupError{problems}
 	}
 	return t, nil
+}
+
+// describeLeases looks at the tables beside the outbox, and learns the lane count.
+func (t *table) describeLeases(ctx context.Context, conn *pgx.Conn, user string) (problems []string, err error) {
+	members, shares := t.name.beside(membersSuffix), t.name.beside(lanesSuffix)
+	for _, own := range []struct {
+		name   name
+		rights string
+	}{
+		{members, "SELECT, INSERT, UPDATE, DELETE"},
+		{shares, "SELECT, UPDATE"},
+	} {
+		var exists, may bool
+		err := conn.QueryRow(ctx, `
+			SELECT c.oid IS NOT NULL,
+			       coalesce((SELECT bool_and(has_table_privilege(c.oid, r)) FROM unnest(string_to_array($3::text, ', ')) r), false)
+			FROM (SELECT 1) one
+			LEFT JOIN pg_namespace n ON n.nspname = $1
+			LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = $2`, own.name.schema, own.name.table, own.rights).Scan(&exists, &may)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("looking for table %s: %w", own.name, err)
+		case !exists:
+			problems = append(problems, fmt.Sprintf("there is no table %s, which replicas share: create it with `forwarder init`", own.name))
+		case !may:
+			problems = append(problems, fmt.Sprintf("role %s may not use table %s: GRANT %s ON %s TO %s",
+				user, own.name, own.rights, own.name.sql(), pgx.Identifier{user}.Sanitize()))
+		}
+	}
+	if len(problems) > 0 {
+		return problems, nil
+	}
+	var low, high int
+	if err := conn.QueryRow(ctx, fmt.Sprintf(`SELECT count(*), coalesce(min(lane), 0), coalesce(max(lane), 0) FROM %s`, shares.sql())).Scan(&t.lanes, &low, &high); err != nil {
+		return nil, fmt.Errorf("counting the lanes: %w", err)
+	}
+	if low != 0 || high != t.lanes-1 || t.lanes&(t.lanes-1) != 0 || t.lanes > 1<<15 {
+		problems = append(problems, fmt.Sprintf("table %s has %d lanes from %d to %d: there must be a power of two of them, from 0 on; without running replicas, empty it and run `forwarder init`",
+			shares, t.lanes, low, high))
+	}
+	return problems, nil
 }
 
 // describeColumns fills in the column types and returns what is wrong with the columns.

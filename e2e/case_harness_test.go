@@ -1,0 +1,428 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outbox-forwarder/forwarder/internal/servers"
+	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
+)
+
+// stage is a world without the oracle, for tests that choose each row themselves.
+type stage struct {
+	*world
+	conn  *pgx.Conn      // the writer's session
+	kafka *kadm.Client   // looks at topics and changes them
+	opts  []kgo.Opt      // how the test reaches the broker
+	own   *servers.Kafka // nil for the shared one
+}
+
+// newStage prepares an outbox on the shared servers, or on the given ones where they are not
+// nil.
+func newStage(t *testing.T, db *servers.Postgres, kafka *servers.Kafka) *stage {
+	t.Helper()
+	s := newBareStage(t, db, kafka)
+	s.initialise()
+	return s
+}
+
+// newBareStage is newStage without `forwarder init`.
+func newBareStage(t *testing.T, db *servers.Postgres, kafka *servers.Kafka, opts ...kgo.Opt) *stage {
+	t.Helper()
+	s := &stage{world: &world{t: t}, own: kafka}
+	if db != nil {
+		s.url = db.URL("postgres")
+	} else {
+		s.url = serverstest.Database(t)
+	}
+	if kafka != nil {
+		s.broker = kafka.Addr()
+	} else {
+		s.broker = serverstest.Kafka(t)
+	}
+	t.Cleanup(s.closeCounter)
+	s.conn = s.connect()
+	s.opts = append(opts, kgo.SeedBrokers(s.broker), kgo.MetadataMinAge(10*time.Millisecond), kgo.MetadataMaxAge(100*time.Millisecond))
+	client, err := kadm.NewOptClient(s.opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	s.kafka = client
+	return s
+}
+
+// makeTopic makes a topic and returns its name.
+func (s *stage) makeTopic(name string, partitions int, configs map[string]string) string {
+	s.t.Helper()
+	if s.own == nil {
+		return serverstest.Topic(s.t, partitions, configs)
+	}
+	s.createTopic(name, partitions, configs)
+	return name
+}
+
+// createTopic makes a topic with the given name.
+func (s *stage) createTopic(name string, partitions int, configs map[string]string) {
+	s.t.Helper()
+	settings := map[string]*string{}
+	for k, v := range configs {
+		settings[k] = &v
+	}
+	if _, err := s.kafka.CreateTopic(s.t.Context(), int32(partitions), 1, settings, name); err != nil {
+		s.t.Fatalf("creating topic %s: %v", name, err)
+	}
+	eventually(s.t, 20*time.Second, "the new topic has its leaders", func() bool {
+		topics, err := s.kafka.Metadata(s.t.Context(), name)
+		if err != nil {
+			return false
+		}
+		led := 0
+		for _, p := range topics.Topics[name].Partitions {
+			if p.Err == nil && p.Leader >= 0 {
+				led++
+			}
+		}
+		return led == partitions
+	})
+}
+
+// configure changes a setting of a topic.
+func (s *stage) configure(topic, name, value string) {
+	s.t.Helper()
+	answers, err := s.kafka.AlterTopicConfigs(s.t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: name, Value: &value}}, topic)
+	if err == nil {
+		_, err = answers.On(topic, nil)
+	}
+	for _, a := range answers {
+		err = errors.Join(err, a.Err)
+	}
+	if err != nil {
+		s.t.Fatalf("setting %s of topic %s: %v", name, topic, err)
+	}
+}
+
+// row is one event for put. A nil key or payload is NULL, and headers are JSON text.
+type row struct{ topic, key, payload, headers any }
+
+// start runs the forwarder until it is ready.
+func (s *stage) start(settings ...string) *process {
+	s.t.Helper()
+	p := s.world.start(settings...)
+	p.awaitReady()
+	return p
+}
+
+// put inserts rows in one transaction and returns their ids.
+func (s *stage) put(rows ...row) []int64 {
+	s.t.Helper()
+	var ids []int64
+	err := pgx.BeginFunc(s.t.Context(), s.conn, func(tx pgx.Tx) error {
+		batch := &pgx.Batch{}
+		for _, r := range rows {
+			batch.Queue("INSERT INTO outbox (topic, key, payload, headers) VALUES ($1, $2, $3, $4::text::jsonb) RETURNING id",
+				r.topic, r.key, r.payload, r.headers).QueryRow(func(row pgx.Row) error {
+				var id int64
+				err := row.Scan(&id)
+				ids = append(ids, id)
+				return err
+			})
+		}
+		return tx.SendBatch(s.t.Context(), batch).Close()
+	})
+	if err != nil {
+		s.t.Fatalf("inserting: %v", err)
+	}
+	return ids
+}
+
+// sql executes a statement in the writer's session.
+func (s *stage) sql(statement string, args ...any) {
+	s.t.Helper()
+	s.execute(s.conn, statement, args...)
+}
+
+// value reads one value with the writer's session.
+func (s *stage) value(into any, query string, args ...any) {
+	s.t.Helper()
+	if err := s.conn.QueryRow(s.t.Context(), query, args...).Scan(into); err != nil {
+		s.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// count is the number of records in a topic; -1 while the brokers do not say.
+func (s *stage) count(topic string) int {
+	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	defer cancel()
+	ends, err := s.kafka.ListEndOffsets(ctx, topic)
+	if err != nil || ends.Error() != nil {
+		return -1
+	}
+	n := 0
+	ends.Each(func(o kadm.ListedOffset) { n += int(o.Offset) })
+	return n
+}
+
+// arrive waits until the topic has n records, and fails on more.
+func (s *stage) arrive(topic string, n int, within time.Duration) {
+	s.t.Helper()
+	got := 0
+	deadline := time.Now().Add(within)
+	for time.Now().Before(deadline) {
+		if got = s.count(topic); got >= n {
+			break
+		}
+		pause(s.t, 20*time.Millisecond)
+	}
+	if got != n {
+		s.t.Fatalf("topic %s has %d records after %s, want %d", topic, got, within, n)
+	}
+}
+
+// pause is the step between two looks at something that is waited for.
+func pause(t *testing.T, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.Context().Done():
+	}
+}
+
+// records reads all that a topic holds, in the order of partition and offset.
+func (s *stage) records(topic string) []*kgo.Record {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	defer cancel()
+	want := s.count(topic)
+	client, err := kgo.NewClient(append(s.opts, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer client.Close()
+	byPartition := map[int32][]*kgo.Record{}
+	for n := 0; n < want; {
+		fetches := client.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			s.t.Fatalf("reading topic %s: %v", topic, err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			byPartition[r.Partition] = append(byPartition[r.Partition], r)
+			n++
+		})
+	}
+	var all []*kgo.Record
+	for p := int32(0); len(byPartition) > 0; p++ {
+		all = append(all, byPartition[p]...)
+		delete(byPartition, p)
+	}
+	return all
+}
+
+// values lists the values of a key's records in their order, joined by commas.
+func values(records []*kgo.Record, key string) string {
+	var list []string
+	for _, r := range records {
+		if string(r.Key) == key {
+			list = append(list, string(r.Value))
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+// header returns the value of a record's only header of that name.
+func header(t *testing.T, r *kgo.Record, name string) string {
+	t.Helper()
+	var found []string
+	for _, h := range r.Headers {
+		if h.Key == name {
+			found = append(found, string(h.Value))
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("the record of key %q has %d headers %q, want one", r.Key, len(found), name)
+	}
+	return found[0]
+}
+
+// byID finds each record by its row's id, and fails on a row that was sent twice.
+func byID(t *testing.T, records []*kgo.Record) map[int64]*kgo.Record {
+	t.Helper()
+	all := make(map[int64]*kgo.Record, len(records))
+	for _, r := range records {
+		id, err := strconv.ParseInt(header(t, r, "id"), 10, 64)
+		if err != nil {
+			t.Fatalf("the id header is no number: %v", err)
+		}
+		if all[id] != nil {
+			t.Errorf("row %d was sent twice", id)
+		}
+		all[id] = r
+	}
+	return all
+}
+
+// get reads a page of the admin server.
+func (p *process) get(path string) string {
+	p.t.Helper()
+	client := http.Client{Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
+	answer, err := client.Get("http://" + p.admin + path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		p.t.Fatalf("%s: %s: %s", path, answer.Status, body)
+	}
+	return string(body)
+}
+
+// waits is what the admin server says about one thing that waits.
+type waits struct {
+	Part     string
+	ID       int64
+	Topic    string
+	Key      *string
+	Reason   string
+	Attempts int
+}
+
+func (p *process) parked() []waits {
+	p.t.Helper()
+	var answer struct{ Parked []waits }
+	if err := json.Unmarshal([]byte(p.get("/parked")), &answer); err != nil {
+		p.t.Fatalf("/parked: %v", err)
+	}
+	return answer.Parked
+}
+
+// awaitParked waits until n things wait and returns them.
+func (p *process) awaitParked(n int) []waits {
+	p.t.Helper()
+	var list []waits
+	eventually(p.t, 20*time.Second, fmt.Sprintf("%d things wait", n), func() bool {
+		list = p.parked()
+		return len(list) == n
+	})
+	return list
+}
+
+// retry is `forwarder parked --retry`. It demands that n things are tried again.
+func (p *process) retry(n int) {
+	p.t.Helper()
+	stdout, stderr, code := forwarder(p.t, nil, "parked", "--retry", "--admin-listen", p.admin)
+	if want := fmt.Sprintf("%d tried again now\n", n); code != 0 || stdout != want {
+		p.t.Fatalf("forwarder parked --retry: exit code %d, %q, want %q\n%s", code, stdout, want, stderr)
+	}
+}
+
+// forwarder runs a command to its end.
+func forwarder(t *testing.T, settings []string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = environment(settings...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatalf("forwarder %s: %v", strings.Join(args, " "), err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// cpuSeconds is the metric of the processor time that the process has used.
+const cpuSeconds = "process_cpu_seconds_total"
+
+// metrics reads the metrics that have no label but "part", which is joined to the name by a
+// dot, and no prefix.
+func (p *process) metrics() map[string]float64 {
+	p.t.Helper()
+	all := map[string]float64{}
+	for line := range strings.Lines(p.get("/metrics")) {
+		name, number, found := strings.Cut(strings.TrimSpace(line), " ")
+		name, ours := strings.CutPrefix(name, "forwarder_")
+		if !found || !ours && name != cpuSeconds {
+			continue
+		}
+		if base, label, labelled := strings.Cut(name, `{part="`); labelled {
+			name = base + "." + strings.TrimSuffix(label, `"}`)
+		}
+		v, err := strconv.ParseFloat(number, 64)
+		if err != nil {
+			p.t.Fatalf("the metric %q: %v", line, err)
+		}
+		all[name] = v
+	}
+	p.addUp(all)
+	return all
+}
+
+// addUp demands that every event that was read is accounted for.
+func (p *process) addUp(m map[string]float64) {
+	p.t.Helper()
+	for _, name := range []string{"events_read_total", "events_acknowledged_total", "events_in_memory", "events_dropped_total"} {
+		if _, ok := m[name]; !ok {
+			p.t.Fatalf("there is no metric forwarder_%s", name)
+		}
+	}
+	if read, known := m["events_read_total"], m["events_acknowledged_total"]+m["events_in_memory"]+m["events_dropped_total"]; read != known {
+		p.t.Fatalf("%v events were read and %v are accounted for: %v", read, known, m)
+	}
+}
+
+// logLine is one line of a log in JSON.
+type logLine struct {
+	Level, Msg string
+	text       string
+}
+
+// inJSON makes the forwarder write its log so that lines can read it.
+const inJSON = "FORWARDER_LOG_FORMAT=json"
+
+func (p *process) lines() []logLine {
+	p.t.Helper()
+	var all []logLine
+	for text := range strings.Lines(p.output()) {
+		var l logLine
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			if !strings.HasSuffix(text, "\n") {
+				continue // being written
+			}
+			p.t.Fatalf("the log line %q: %v", text, err)
+		}
+		l.text = text
+		all = append(all, l)
+	}
+	return all
+}
+
+// quiet demands that the log has nothing above Info.
+func (p *process) quiet() {
+	p.t.Helper()
+	for _, l := range p.lines() {
+		if l.Level != "INFO" && l.Level != "DEBUG" {
+			p.t.Errorf("a warning without a cause: %s", l.text)
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package lanes
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// TestFloorModel reads a naive table of concurrent transactions by a floor alone: no row may
+// be skipped, come out of order or come twice, and nothing below what is settled may be
+// scanned again without need.
+func TestFloorModel(t *testing.T) {
+	forSeeds(t, func(seed uint64) (err error) {
+		defer func() {
+			if p, ok := recover().(failure); ok {
+				err = fmt.Errorf("%s", p.text)
+			}
+		}()
+		newFloorModel(seed).run()
+		return nil
+	})
+}
+
+const modelLanes = 3
+
+// floorModel is a reader that keeps the rules of a Floor's user, and no more than that: it
+// reads serially, has a queue for each lane, and puts lanes behind and back at random.
+type floorModel struct {
+	r     *rand.Rand
+	step  int
+	table *table
+	open  []*transaction
+	limit int
+
+	floor  *Floor[int]
+	behind [modelLanes]bool
+	known  map[int64]bool // true once acknowledged
+	queue  [modelLanes][]int64
+	sent   *source.Read // nil while no read is on its way
+	page   *source.Page // the answer, once its snapshot is taken
+
+	covered int64 // by the last accepted page
+	place   map[source.TopicKey]int
+	out     map[int64]bool
+}
+
+func newFloorModel(seed uint64) *floorModel {
+	r := rand.New(rand.NewPCG(seed, 3))
+	return &floorModel{
+		r:       r,
+		table:   newTable(),
+		limit:   pick(r, 1, 2, 3, 5, 20),
+		floor:   NewFloor[int](time.Duration(pick(r, 3, 10, 30, 200))),
+		known:   make(map[int64]bool),
+		covered: Start,
+		place:   make(map[source.TopicKey]int),
+		out:     make(map[int64]bool),
+	}
+}
+
+// now is the step as a time, so that the floor's age counts in steps.
+func (m *floorModel) now() time.Time { return epoch.Add(time.Duration(m.step)) }
+
+func (m *floorModel) run() {
+	writing := 50 + m.r.IntN(350)
+	for ; ; m.step++ {
+		if m.step > writing+5000 {
+			failf("rows are left for ever: %v of %v", m.table.left(), len(m.table.written))
+		}
+		if m.step >= writing {
+			for len(m.open) > 0 {
+				m.end(m.open[0])
+			}
+			if m.table.left() == 0 {
+				return
+			}
+		} else {
+			m.write()
+		}
+		for range m.r.IntN(3) {
+			m.advanceRead()
+		}
+		m.moveLanes(m.step < writing)
+		m.deliver()
+	}
+}
+
+// write lets the writers take a step: begin, take an id early, insert, commit or roll back.
+func (m *floorModel) write() {
+	switch n := m.r.IntN(100); {
+	case n < 20 && len(m.open) < 6:
+		m.open = append(m.open, &transaction{long: chance(m.r, 0.15)})
+	case len(m.open) == 0:
+	case n < 24:
+		tx := pick(m.r, m.open...)
+		tx.taken = append(tx.taken, m.table.takeID())
+	case n < 60:
+		tx := pick(m.r, m.open...)
+		k := m.r.IntN(2 * modelLanes)
+		ev := &source.Event{Lane: source.Lane(k % modelLanes), Key: fmt.Append(nil, k)}
+		ordered := true
+		if len(tx.taken) > 0 && chance(m.r, 0.5) {
+			ev.ID, tx.taken = tx.taken[0], tx.taken[1:]
+			ev.Key, ordered = []byte("early"), false
+		}
+		m.table.insert(tx, ev, ordered)
+	case n < 80:
+		if tx := pick(m.r, m.open...); !tx.long || chance(m.r, 0.1) {
+			m.end(tx)
+		}
+	}
+}
+
+func (m *floorModel) end(tx *transaction) {
+	m.open = slices.DeleteFunc(m.open, func(other *transaction) bool { return other == tx })
+	m.table.end(tx, chance(m.r, 0.85))
+}
+
+// advanceRead sends a read, takes its snapshot, or brings its page, one at a time: the table
+// and the lanes move on between them.
+func (m *floorModel) advanceRead() {
+	switch {
+	case m.sent == nil:
+		if chance(m.r, 0.1) {
+			m.floor.Reset()
+		}
+		m.sent = &source.Read{Floor: m.floor.At(), Lanes: []source.Lane{}, Limit: m.limit, Bytes: 1 << 20}
+		for lane, behind := range m.behind {
+			if !behind {
+				m.sent.Lanes = append(m.sent.Lanes, source.Lane(lane))
+			}
+		}
+		for id := range m.known {
+			m.sent.Known = append(m.sent.Known, id)
+		}
+	case m.page == nil:
+		m.page = m.table.read(m.sent)
+	default:
+		page, sent := m.page, m.sent.Floor
+		m.page, m.sent = nil, nil
+		if m.floor.Observe(m.now(), page) {
+			m.accept(page)
+			m.checkFloor(page, sent)
+		} else if m.floor.At() > sent {
+			failf("the floor rose from %d to %d by a page that was thrown away", sent, m.floor.At())
+		}
+	}
+}
+
+func (m *floorModel) accept(page *source.Page) {
+	for _, ev := range page.Events {
+		if _, ok := m.known[ev.ID]; ok {
+			failf("row %d was read twice", ev.ID)
+		}
+		if m.behind[ev.Lane] {
+			continue // since the read was sent; what it remembers is not above that read's floor
+		}
+		m.known[ev.ID] = false
+		m.queue[ev.Lane] = append(m.queue[ev.Lane], ev.ID)
+	}
+}
+
+// checkFloor: where every running transaction is set aside, the floor reaches what this read
+// and the one before have covered. Nothing but a part that comes back, a reset, or the end of
+// a transaction that was set aside takes it down.
+func (m *floorModel) checkFloor(page *source.Page, sent int64) {
+	covered := m.floor.Top()
+	if page.Full {
+		covered = page.Events[len(page.Events)-1].ID
+	}
+	quiet := !slices.ContainsFunc(page.Snapshot.Running, func(xid uint64) bool {
+		_, aside := m.floor.aside[xid]
+		return !aside
+	})
+	if want := min(m.covered, covered); quiet && m.floor.At() < want {
+		failf("two reads covered %d, nothing holds the floor, and it is at %d", want, m.floor.At())
+	}
+	if m.floor.At() < sent {
+		failf("the floor fell from %d to %d by an accepted page", sent, m.floor.At())
+	}
+	for _, xid := range page.Snapshot.Running {
+		if born, ok := m.floor.born[xid]; ok && m.now().Sub(born) > m.floor.Age {
+			if _, aside := m.floor.aside[xid]; !aside {
+				failf("transaction %d has been open for %d steps and is not set aside", xid, m.now().Sub(born))
+			}
+		}
+	}
+	m.covered = covered
+}
+
+// moveLanes puts a lane behind, with a part of its queue dropped, or back.
+func (m *floorModel) moveLanes(fall bool) {
+	lane := m.r.IntN(modelLanes)
+	switch {
+	case m.behind[lane] && m.sent == nil && (!fall || chance(m.r, 0.1)):
+		m.behind[lane] = false
+		m.floor.Release(lane)
+	case !m.behind[lane] && fall && chance(m.r, 0.03):
+		m.behind[lane] = true
+		keep := m.r.IntN(len(m.queue[lane]) + 1)
+		m.floor.Hold(lane, 1<<62) // from the floor of now
+		for _, id := range m.queue[lane][keep:] {
+			delete(m.known, id)
+			m.floor.Hold(lane, id)
+		}
+		m.queue[lane] = m.queue[lane][:keep]
+	}
+}
+
+// deliver acknowledges at most one row of each lane, and deletes acknowledged rows some time
+// later.
+func (m *floorModel) deliver() {
+	for lane := range m.queue {
+		if len(m.queue[lane]) == 0 || !chance(m.r, 0.4) {
+			continue
+		}
+		id := m.queue[lane][0]
+		m.queue[lane] = m.queue[lane][1:]
+		m.known[id] = true
+		m.sink(m.table.byID[id])
+	}
+	for _, r := range slices.Clone(m.table.rows) {
+		if m.known[r.ID] && chance(m.r, 0.4) {
+			m.table.remove(r)
+			delete(m.known, r.ID)
+		}
+	}
+}
+
+func (m *floorModel) sink(r *row) {
+	if m.out[r.ID] {
+		failf("row %d was delivered twice", r.ID)
+	}
+	m.out[r.ID] = true
+	if !r.ordered {
+		return
+	}
+	if key := r.TopicKey(); r.place != m.place[key] {
+		failf("row %d is number %d of key %s, and was delivered after %d rows of it", r.ID, r.place, r.Key, m.place[key])
+	}
+	m.place[r.TopicKey()]++
+}

@@ -1,0 +1,360 @@
+package lanes
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/outbox-forwarder/forwarder/internal/repeat"
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// Leases is the store of members and lanes. Every decision about time is made by the store's
+// clock, every change of ownership by a conditional write. Calls are serial, each has the
+// deadline of its context, and a call that failed may have been carried out.
+type Leases interface {
+	// Join adds the member me for ttl.
+	Join(ctx context.Context, me string, ttl time.Duration) error
+	// Round renews me and returns who is there; alive is false when me is no member any
+	// more. It has removed members that had expired.
+	Round(ctx context.Context, me Member, ttl time.Duration) (table Table, alive bool, err error)
+	// Take makes me the owner of those leases that are still as they are given, and whose
+	// owner is no member. It returns what me owns now of them, with the new epochs.
+	Take(ctx context.Context, me string, want []Lease) (got []Lease, err error)
+	// Release makes those leases free that still belong to me with the epoch given.
+	Release(ctx context.Context, me string, done []Lease) error
+	// Leave removes me.
+	Leave(ctx context.Context, me string) error
+}
+
+// Table is what the store says in one snapshot.
+type Table struct {
+	Members []Member
+	Leases  []Lease // one for each lane
+}
+
+// KeeperConfig tunes a Keeper.
+type KeeperConfig struct {
+	// Host begins the member's id; a random part makes it unique to this start.
+	Host string
+	// TTL is how long a member that does not renew keeps its lanes. Default 10 s.
+	TTL time.Duration
+	// Every is the pause between rounds. Default 1 s, and at most a fifth of TTL.
+	Every  time.Duration
+	Logger *slog.Logger
+}
+
+// Bounds of KeeperConfig.TTL: below, a pause of the garbage collector or of the network
+// would cost the lanes.
+const (
+	MinTTL     = time.Second
+	DefaultTTL = 10 * time.Second
+)
+
+func (c KeeperConfig) withDefaults() KeeperConfig {
+	if c.TTL == 0 {
+		c.TTL = DefaultTTL
+	}
+	if c.Every == 0 {
+		c.Every = min(time.Second, c.TTL/5)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// margin is how much earlier than the store this replica ends its trust in a lease.
+func (c KeeperConfig) margin() time.Duration { return c.TTL / 10 }
+
+// Keeper is the Owner of a forwarder that shares the outbox with others. It runs rounds on
+// its own: renew, see who is there, give what is too much, take what is free.
+//
+// A lane is ours while its row names us and our member row exists. Locally that is trusted
+// until the start of the last successful renewal plus TTL less a margin, by the monotonic
+// clock; after that nothing more is submitted. Nobody ever owns a lane because Rebalance
+// says so.
+type Keeper struct {
+	cfg    KeeperConfig
+	leases Leases
+	lanes  int
+	log    *repeat.Log
+
+	// Only the goroutine of Own touches these.
+	me       string
+	joined   bool
+	holds    map[source.Lane]int64 // what we own, with the epoch
+	draining map[source.Lane]bool  // of holds: being given up
+
+	mu      sync.Mutex
+	drained []source.Lane // to be released
+	retire  bool          // this replica gives everything up and takes nothing
+	member  string        // a copy of me for others
+	wake    chan struct{}
+}
+
+// ErrLaneCount says that the store has another number of lanes than this replica started with.
+var ErrLaneCount = errors.New("the store's lane count has changed")
+
+// NewKeeper returns a keeper for a store of n lanes.
+func NewKeeper(cfg KeeperConfig, leases Leases, n int) *Keeper {
+	cfg = cfg.withDefaults()
+	return &Keeper{
+		cfg: cfg, leases: leases, lanes: n,
+		log:  repeat.New(cfg.Logger, LogEvery),
+		wake: make(chan struct{}, 1),
+	}
+}
+
+// Member is this replica's id in the store, empty while it is not a member.
+func (k *Keeper) Member() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.member
+}
+
+// Retire makes this replica give up its lanes and take none until it is restarted.
+func (k *Keeper) Retire() {
+	k.mu.Lock()
+	k.retire = true
+	k.mu.Unlock()
+	k.poke()
+}
+
+func (k *Keeper) poke() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Own implements Owner. It gives up its lanes, the member row last, when ctx is done: by then
+// h has drained them, or never will.
+func (k *Keeper) Own(ctx context.Context, h Holder) error {
+	k.newLife()
+	for {
+		next := k.cfg.Every
+		err := k.turn(ctx, h)
+		switch {
+		case errors.Is(err, ErrLaneCount):
+			k.lose(h)
+			return err
+		case err != nil && ctx.Err() == nil:
+			k.log.Log(ctx, slog.LevelWarn, "leases", "keeping the leases failed, it is tried again", "err", err)
+			next = min(k.cfg.Every, 200*time.Millisecond)
+		case err == nil:
+			k.log.Recovered("leases", "the leases are kept again")
+		}
+		select {
+		case <-ctx.Done():
+			return k.leave(ctx)
+		case <-k.wake:
+			if err := k.release(ctx); err != nil {
+				k.log.Log(ctx, slog.LevelWarn, "release", "giving up lanes failed, it is tried again", "err", err)
+			}
+		case <-time.After(next):
+		}
+	}
+}
+
+// newLife takes a new id: a member that was declared dead never comes back.
+func (k *Keeper) newLife() {
+	k.me = fmt.Sprintf("%s-%s", k.cfg.Host, rand.Text()[:8])
+	k.joined = false
+	k.holds = make(map[source.Lane]int64)
+	k.draining = make(map[source.Lane]bool)
+	k.setMember("")
+	k.mu.Lock()
+	k.drained = nil
+	k.mu.Unlock()
+}
+
+func (k *Keeper) setMember(id string) {
+	k.mu.Lock()
+	k.member = id
+	k.mu.Unlock()
+}
+
+// turn is one round: everything in it together has the time of a third of the lease.
+func (k *Keeper) turn(ctx context.Context, h Holder) error {
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.TTL/3)
+	defer cancel()
+	if !k.joined {
+		start := time.Now()
+		if err := k.leases.Join(ctx, k.me, k.cfg.TTL); err != nil {
+			// It may have joined. The row of an id that is not used again expires.
+			k.newLife()
+			return fmt.Errorf("joining: %w", err)
+		}
+		k.joined = true
+		k.setMember(k.me)
+		h.Trust(start.Add(k.cfg.TTL - k.cfg.margin()))
+		k.cfg.Logger.Info("joined", "member", k.me, "ttl", k.cfg.TTL)
+	}
+	start := time.Now()
+	k.mu.Lock()
+	retiring := k.retire
+	k.mu.Unlock()
+	table, alive, err := k.leases.Round(ctx, Member{k.me, retiring}, k.cfg.TTL)
+	if err != nil {
+		return fmt.Errorf("renewing: %w", err)
+	}
+	if !alive {
+		k.cfg.Logger.Warn("this replica was declared dead by another one: it drops its lanes and joins again", "member", k.me, "lanes", len(k.holds))
+		k.lose(h)
+		k.newLife()
+		k.poke()
+		return nil
+	}
+	h.Trust(start.Add(k.cfg.TTL - k.cfg.margin()))
+	if len(table.Leases) != k.lanes {
+		return fmt.Errorf("%w: %d now, and %d when this replica started: restart it", ErrLaneCount, len(table.Leases), k.lanes)
+	}
+	if err := k.release(ctx); err != nil {
+		return err
+	}
+	return k.rebalance(ctx, h, table)
+}
+
+// rebalance gives and takes what the table asks for.
+func (k *Keeper) rebalance(ctx context.Context, h Holder, table Table) error {
+	k.adopt(h, table)
+	take, give := Rebalance(k.me, table.Members, table.Leases)
+	var drain []source.Lane
+	for _, l := range give {
+		if !k.draining[l.Lane] && k.holds[l.Lane] == l.Epoch {
+			k.draining[l.Lane] = true
+			drain = append(drain, l.Lane)
+		}
+	}
+	if len(drain) > 0 {
+		k.cfg.Logger.Info("giving up lanes", "count", len(drain), "members", len(table.Members))
+		h.Drain(drain, k.onDrained)
+	}
+	if len(take) == 0 {
+		return nil
+	}
+	got, err := k.leases.Take(ctx, k.me, take)
+	if err != nil {
+		return fmt.Errorf("taking lanes: %w", err)
+	}
+	k.gain(h, got)
+	if len(got) > 0 {
+		k.cfg.Logger.Info("took lanes", "count", len(got), "wanted", len(take), "members", len(table.Members), "owned", len(k.holds))
+	}
+	return nil
+}
+
+// adopt follows what the table says about us: a Take whose answer was lost, or a lane that
+// somebody took in spite of us.
+func (k *Keeper) adopt(h Holder, table Table) {
+	var got []Lease
+	var lost []source.Lane
+	for _, l := range table.Leases {
+		epoch, held := k.holds[l.Lane]
+		switch {
+		case l.Owner == k.me && !held:
+			got = append(got, l)
+		case held && (l.Owner != k.me || l.Epoch != epoch):
+			delete(k.holds, l.Lane)
+			delete(k.draining, l.Lane)
+			lost = append(lost, l.Lane)
+		}
+	}
+	if len(lost) > 0 {
+		k.cfg.Logger.Warn("lanes were taken from this replica", "count", len(lost))
+		h.Lose(lost)
+	}
+	k.gain(h, got)
+}
+
+func (k *Keeper) gain(h Holder, got []Lease) {
+	var lanes []source.Lane
+	for _, l := range got {
+		k.holds[l.Lane] = l.Epoch
+		lanes = append(lanes, l.Lane)
+	}
+	if len(lanes) > 0 {
+		h.Gain(lanes)
+	}
+}
+
+// lose drops everything at once.
+func (k *Keeper) lose(h Holder) {
+	var lanes []source.Lane
+	for lane := range k.holds {
+		lanes = append(lanes, lane)
+	}
+	clear(k.holds)
+	clear(k.draining)
+	if len(lanes) > 0 {
+		slices.Sort(lanes)
+		h.Lose(lanes)
+	}
+}
+
+// onDrained is called by the holder for each lane that it has finished with.
+func (k *Keeper) onDrained(lane source.Lane) {
+	k.mu.Lock()
+	k.drained = append(k.drained, lane)
+	k.mu.Unlock()
+	k.poke()
+}
+
+// release frees what was drained.
+func (k *Keeper) release(ctx context.Context) error {
+	k.mu.Lock()
+	drained := k.drained
+	k.drained = nil
+	k.mu.Unlock()
+	var done []Lease
+	for _, lane := range drained {
+		if epoch, held := k.holds[lane]; held && k.draining[lane] {
+			done = append(done, Lease{Lane: lane, Owner: k.me, Epoch: epoch})
+		}
+	}
+	if len(done) == 0 {
+		return nil
+	}
+	if err := k.leases.Release(ctx, k.me, done); err != nil {
+		k.mu.Lock()
+		k.drained = append(k.drained, drained...)
+		k.mu.Unlock()
+		return fmt.Errorf("giving up lanes: %w", err)
+	}
+	for _, l := range done {
+		delete(k.holds, l.Lane)
+		delete(k.draining, l.Lane)
+	}
+	return nil
+}
+
+// leave frees every lane that we hold and then removes the member row, so that peers go on
+// within a round. What is left undone, expires; so do the leases of a shutdown that was cut
+// short, whose last records may still be on the wire.
+func (k *Keeper) leave(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), ErrGrace) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.cfg.TTL/3)
+	defer cancel()
+	var done []Lease
+	for lane, epoch := range k.holds {
+		done = append(done, Lease{Lane: lane, Owner: k.me, Epoch: epoch})
+	}
+	slices.SortFunc(done, func(a, b Lease) int { return int(a.Lane) - int(b.Lane) })
+	if err := k.leases.Release(ctx, k.me, done); err != nil {
+		k.cfg.Logger.Warn("giving up the lanes failed: peers take them when the lease ends", "err", err)
+		return nil
+	}
+	if err := k.leases.Leave(ctx, k.me); err != nil {
+		k.cfg.Logger.Warn("leaving failed: the member row expires", "err", err)
+	}
+	k.setMember("")
+	return nil
+}

@@ -1,0 +1,137 @@
+package lanes
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A mutation leaves one rule out of the code. What it would break must not go unnoticed.
+type mutation struct {
+	name     string
+	file     string
+	old, new string // old occurs once in the file
+}
+
+// TestFloorRulesAreNeeded: the model of the floor fails for each rule that is left out.
+func TestFloorRulesAreNeeded(t *testing.T) {
+	killMutants(t, "TestFloorModel", 1000, []mutation{
+		{"throw the page away", "floor.go", "if f.ended(snap) {\n\t\treturn false\n\t}", "f.ended(snap)"},
+		{"pull the floor back", "floor.go", "f.at = min(f.at, floor)", ""},
+		{"pull back what parts remember", "floor.go", "f.held[part] = min(at, floor)", "f.held[part] = at"},
+		{"remember the floor of the moment", "floor.go", "f.aside[xid] = sent", "f.aside[xid] = math.MaxInt64"},
+		{"set long transactions aside", "floor.go", "now.Sub(since) > f.Age", "false"},
+		{"do not wait for who is set aside", "floor.go", "if _, ok := f.aside[xid]; ok {\n\t\t\tcontinue\n\t\t}", ""},
+		{"wait for the transactions of a mark", "floor.go", "if m.xmax <= oldest {", "{"},
+		{"wait for the oldest transaction", "floor.go", "oldest = min(oldest, xid)", ""},
+		{"rise no higher than the page", "floor.go", "min(best, covered)", "best"},
+		{"a full page covers up to its end", "floor.go", "covered = last", ""},
+		{"rise", "floor.go", "f.at = max(f.at, min(best, covered))", ""},
+		{"start from the floor of now", "floor.go", "f.held[part] = min(at, id)", "f.held[part] = id"},
+		{"start before what is dropped", "floor.go", "f.held[part] = min(at, id)", "f.held[part] = at"},
+		{"pull back for who comes back", "floor.go", "f.at = min(f.at, at)", ""},
+		{"read from the start again", "floor.go", "func (f *Floor[P]) Reset() { f.at = Start }", "func (f *Floor[P]) Reset() {}"},
+	})
+}
+
+// TestEngineRulesAreNeeded: the simulation fails for each rule that is left out.
+func TestEngineRulesAreNeeded(t *testing.T) {
+	killMutants(t, "TestSimulation", 1500, []mutation{
+		{"hold overlapping parts", "ready.go", "other != w && !other.trial && other.part.overlaps(w.part)", "false"},
+		{"remember a failed event", "settle.go", "e.floor.Hold(w.part, it.id)\n\t\t\t\te.drop(it)", "e.drop(it)"},
+		{"remember a queued event", "settle.go", "e.floor.Hold(w.part, it.id)\n\t\te.drop(it)", "e.drop(it)"},
+		{"remember an event without room", "engine.go", "e.floor.Hold(l.behind.part, ev.ID)", ""},
+		{"read a new lane from the start", "engine.go", "e.floor.Hold(l.behind.part, Start)", ""},
+		{"put back at the head", "settle.go", "append(back, l.queue[l.head:]...)", "append(slices.Clone(l.queue[l.head:]), back...)"},
+		{"suspect what comes back", "settle.go", "if e.careful[it.ev.Topic] != nil {\n\t\t\te.suspect(it)", "if false {\n\t\t\te.suspect(it)"},
+		{"send a suspect alone", "ready.go", "it.suspect && q.flying == 0 && ", "it.suspect && "},
+		{"park a lone suspect", "settle.go", "if l.lone {", "if false {"},
+		{"drop what waits with the failed", "settle.go", "\t\te.dropQueued(&e.lanes[part.Lane], w)\n\t}\n}", "\t}\n}"},
+		{"drop what was ahead and failed", "settle.go", "e.dropQueued(&e.lanes[part.Lane], w) // what", "// what"},
+		{"keep what is ahead of the failed", "settle.go", "w.part.Kind == WholeTopic || slices.Contains(held, w)", "true"},
+		{"pass over what is behind", "engine.go", "|| e.passesOver(ev) {", "{"},
+		{"one run in flight", "ready.go", "|| l.left > 0 ||", "||"},
+		{"know the acknowledged", "ready.go", "if id > r.Floor {\n\t\t\tr.Known = append(r.Known, id)", "if id > r.Floor && e.known[id].state != acknowledged {\n\t\t\tr.Known = append(r.Known, id)"},
+		{"throw the page away", "engine.go", "if !e.floor.Observe(now, page) {", "if e.floor.Observe(now, page); false {"},
+		{"delete again", "engine.go", "e.acked = append(e.acked, ids...)", ""},
+		{"read from the start now and then", "ready.go", "e.floor.Reset()\n", "\n"},
+		{"wake up after a pause", "ready.go", "at(e.pausedUntil)", ""},
+		{"bound the parts", "settle.go", "e.kinds[OneKey]+e.kinds[OneRow] >= e.cfg.MaxParts", "false"},
+		{"bound the page", "ready.go", "min(e.cfg.PageEvents, e.cfg.MaxEvents-len(e.known), ", "min(e.cfg.PageEvents, "},
+		{"drop the rest of a lost lane", "settle.go", "if l.ownership != owned {\n\t\t\te.drop(it)\n\t\t\tcontinue\n\t\t}", ""},
+		{"forget the parts of a lost lane", "engine.go", "if part.Kind != WholeTopic && part.Lane == id {", "if part.Kind == WholeLane && part.Lane == id {"},
+		{"bound the undeleted", "ready.go", "|| e.undeleted >= max(e.cfg.MaxEvents/2, 1) {", "{"},
+	})
+}
+
+// pureFiles are all that a mutant needs: the core, and its model and simulation.
+var pureFiles = []string{
+	"config.go", "engine.go", "floor.go", "hash.go", "part.go", "ready.go", "settle.go", "stats.go",
+	"table_test.go", "floor_test.go", "sim_test.go", "sim_plan_test.go", "sim_world_test.go", "sim_broker_test.go", "sim_ledger_test.go",
+}
+
+// killMutants builds the package with each mutation and expects the test to fail.
+func killMutants(t *testing.T, test string, seeds int, mutations []mutation) {
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutations {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			bin := m.build(t, dir)
+			out, err := exec.CommandContext(t.Context(), bin, "-test.run", "^"+test+"$", "-seeds", strconv.Itoa(seeds)).CombinedOutput()
+			if err == nil {
+				t.Errorf("%s passes %d seeds without this rule", test, seeds)
+			} else if !strings.Contains(string(out), "replay: ") {
+				t.Errorf("%s ended without naming a seed: %v\n%s", test, err, out)
+			}
+		})
+	}
+}
+
+// build builds the test binary of the mutant.
+func (m mutation) build(t *testing.T, dir string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, m.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), m.old); n != 1 {
+		t.Fatalf("%s has %d places with\n%s", m.file, n, m.old)
+	}
+	scratch := t.TempDir()
+	mutant := filepath.Join(scratch, m.file)
+	if err := os.WriteFile(mutant, []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	replace := map[string]string{filepath.Join(dir, m.file): mutant}
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if !slices.Contains(pureFiles, filepath.Base(file)) {
+			replace[file] = "" // not there
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(scratch, "overlay.json")
+	if err := os.WriteFile(list, overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(scratch, "mutant.test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", list, "-o", bin, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the mutant: %v\n%s", err, out)
+	}
+	return bin
+}

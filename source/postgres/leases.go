@@ -1,0 +1,197 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-forwarder/forwarder/lanes"
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// Leases are the members and lanes tables beside the outbox. They have a connection of their
+// own, which no other work can keep busy. The calls are serial.
+//
+// A member is dead when its row is gone, and nothing else makes it so: the row lock decides
+// between a renewal and the delete of an overdue row, each by the server's clock at the
+// moment it holds the lock.
+type Leases struct {
+	cfg            Config
+	members, lanes string
+	conn           *pgx.Conn
+}
+
+var _ lanes.Leases = (*Leases)(nil)
+
+// NewLeases returns the leases of the outbox. It connects when it is first used.
+func NewLeases(cfg Config) *Leases {
+	cfg = cfg.withDefaults()
+	n := cfg.table()
+	return &Leases{cfg: cfg, members: n.beside(membersSuffix).sql(), lanes: n.beside(lanesSuffix).sql()}
+}
+
+// The tables beside the outbox are named after it.
+const (
+	membersSuffix = "_members"
+	lanesSuffix   = "_lanes"
+)
+
+// Close closes the connection.
+func (l *Leases) Close() {
+	if l.conn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = l.conn.Close(ctx) // nothing is left to be lost
+		l.conn = nil
+	}
+}
+
+// with runs do on the connection, which it replaces after any error: a call whose deadline has
+// passed leaves it in an unknown state.
+func (l *Leases) with(ctx context.Context, do func(*pgx.Conn) error) error {
+	if l.conn == nil {
+		conn, err := connect(ctx, l.cfg)
+		if err != nil {
+			return err
+		}
+		l.conn = conn
+	}
+	err := do(l.conn)
+	if err != nil {
+		l.Close()
+	}
+	return err
+}
+
+// Join implements lanes.Leases.
+func (l *Leases) Join(ctx context.Context, me string, ttl time.Duration) error {
+	return l.with(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, fmt.Sprintf(
+			`INSERT INTO %s (id, expires_at) VALUES ($1, clock_timestamp() + $2::bigint * interval '1 microsecond')`, l.members),
+			me, ttl.Microseconds())
+		return err
+	})
+}
+
+// Round implements lanes.Leases. It is one statement, and one more for each member that looks
+// overdue. Looking decides nothing.
+func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration) (table lanes.Table, alive bool, err error) {
+	err = l.with(ctx, func(conn *pgx.Conn) error {
+		var renewed int
+		var ids, owners []string
+		var retiring, overdue []bool
+		var numbers []int32
+		var epochs []int64
+		err := conn.QueryRow(ctx, fmt.Sprintf(`
+			WITH renewed AS (
+				UPDATE %[1]s SET expires_at = clock_timestamp() + $2::bigint * interval '1 microsecond', retiring = $3
+				WHERE id = $1 RETURNING id)
+			SELECT (SELECT count(*) FROM renewed), m.*, s.*
+			FROM (SELECT array_agg(id), array_agg(retiring OR id = $1 AND $3), array_agg(expires_at <= clock_timestamp() AND id <> $1) FROM %[1]s) m,
+			     (SELECT array_agg(lane), array_agg(coalesce(owner, '')), array_agg(epoch) FROM %[2]s) s`, l.members, l.lanes),
+			me.ID, ttl.Microseconds(), me.Retiring,
+		).Scan(&renewed, &ids, &retiring, &overdue, &numbers, &owners, &epochs)
+		if err != nil {
+			return err
+		}
+		alive = renewed == 1
+		for i, id := range ids {
+			if overdue[i] {
+				gone, err := l.bury(ctx, conn, id)
+				if err != nil {
+					return err
+				}
+				if gone {
+					continue
+				}
+			}
+			table.Members = append(table.Members, lanes.Member{ID: id, Retiring: retiring[i]})
+		}
+		for i, n := range numbers {
+			table.Leases = append(table.Leases, lanes.Lease{Lane: source.Lane(n), Owner: owners[i], Epoch: epochs[i]})
+		}
+		slices.SortFunc(table.Leases, func(a, b lanes.Lease) int { return int(a.Lane) - int(b.Lane) })
+		return nil
+	})
+	return table, alive, err
+}
+
+// bury removes a member whose lease has ended, and reports whether it is gone.
+func (l *Leases) bury(ctx context.Context, conn *pgx.Conn, id string) (gone bool, err error) {
+	tag, err := conn.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE id = $1 AND expires_at <= clock_timestamp()`, l.members), id)
+	if err != nil {
+		return false, fmt.Errorf("removing the overdue member %s: %w", id, err)
+	}
+	if tag.RowsAffected() == 1 {
+		l.cfg.Logger.Warn("a member has not renewed its lease and is removed: its lanes are free", "member", id)
+	}
+	return tag.RowsAffected() == 1, nil
+}
+
+// Take implements lanes.Leases.
+func (l *Leases) Take(ctx context.Context, me string, want []lanes.Lease) (got []lanes.Lease, err error) {
+	numbers, epochs := columnsOf(want)
+	err = l.with(ctx, func(conn *pgx.Conn) error {
+		got = nil
+		rows, err := conn.Query(ctx, fmt.Sprintf(`
+			UPDATE %[1]s l SET owner = $1, epoch = l.epoch + 1, since = clock_timestamp()
+			FROM (SELECT x.lane, w.epoch FROM unnest($2::int[], $3::bigint[]) w(lane, epoch) JOIN %[1]s x USING (lane)
+			      ORDER BY x.lane FOR UPDATE OF x) w
+			WHERE l.lane = w.lane AND l.epoch = w.epoch
+			  AND (l.owner IS NULL OR NOT EXISTS (SELECT FROM %[2]s m WHERE m.id = l.owner))
+			  AND EXISTS (SELECT FROM %[2]s m WHERE m.id = $1)
+			RETURNING l.lane, l.epoch`, l.lanes, l.members), me, numbers, epochs)
+		if err != nil {
+			return err
+		}
+		var n int32
+		var epoch int64
+		_, err = pgx.ForEachRow(rows, []any{&n, &epoch}, func() error {
+			got = append(got, lanes.Lease{Lane: source.Lane(n), Owner: me, Epoch: epoch})
+			return nil
+		})
+		return err
+	})
+	return got, err
+}
+
+// Release implements lanes.Leases.
+func (l *Leases) Release(ctx context.Context, me string, done []lanes.Lease) error {
+	if len(done) == 0 {
+		return nil
+	}
+	numbers, epochs := columnsOf(done)
+	return l.with(ctx, func(conn *pgx.Conn) error {
+		tag, err := conn.Exec(ctx, fmt.Sprintf(`
+			UPDATE %[1]s l SET owner = NULL, epoch = l.epoch + 1, since = clock_timestamp()
+			FROM (SELECT x.lane, w.epoch FROM unnest($2::int[], $3::bigint[]) w(lane, epoch) JOIN %[1]s x USING (lane)
+			      ORDER BY x.lane FOR UPDATE OF x) w
+			WHERE l.lane = w.lane AND l.epoch = w.epoch AND l.owner = $1`, l.lanes), me, numbers, epochs)
+		if err != nil {
+			return err
+		}
+		if n := int(tag.RowsAffected()); n != len(done) {
+			l.cfg.Logger.Warn("lanes that were to be given up did not belong to this replica any more", "member", me, "count", len(done)-n)
+		}
+		return nil
+	})
+}
+
+// Leave implements lanes.Leases.
+func (l *Leases) Leave(ctx context.Context, me string) error {
+	return l.with(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE id = $1`, l.members), me)
+		return err
+	})
+}
+
+func columnsOf(list []lanes.Lease) (numbers []int32, epochs []int64) {
+	for _, lease := range list {
+		numbers = append(numbers, int32(lease.Lane))
+		epochs = append(epochs, lease.Epoch)
+	}
+	return numbers, epochs
+}
