@@ -33,7 +33,8 @@ func execute(t *testing.T, cmd *exec.Cmd, environ ...string) result {
 	if cmd.Stdout == nil {
 		cmd.Stdout = &stdout
 	}
-	cmd.Stderr, cmd.Env = &stderr, append(environ, "PATH="+os.Getenv("PATH"))
+	cmd.Stderr = &stderr
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, environ...)
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

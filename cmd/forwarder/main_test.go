@@ -35,7 +35,7 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // what is left over lies in the system's temporary folder
 	binary = filepath.Join(dir, "forwarder")
 	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.version=v1.2.3", "-o", binary, ".").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building the program: %v\n%s", err, out)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -237,8 +238,8 @@ func FuzzFile(f *testing.F) {
 		if err == nil {
 			return
 		}
-		problems, ok := err.(Problems)
-		if !ok || len(problems) == 0 {
+		var problems Problems
+		if !errors.As(err, &problems) || len(problems) == 0 {
 			t.Fatalf("error is %T", err)
 		}
 		for _, e := range problems {

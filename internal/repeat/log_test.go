@@ -53,9 +53,9 @@ func TestALineIsDueAfterExactlyThePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, lines := newLog()
 		l.Log(context.Background(), slog.LevelWarn, "k", "one")
-		time.Sleep(30*time.Second - 1)
+		time.Sleep(30*time.Second - time.Nanosecond)
 		l.Log(context.Background(), slog.LevelWarn, "k", "two")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		l.Log(context.Background(), slog.LevelWarn, "k", "three")
 		wantLines(t, lines(), "level=WARN msg=one", "level=WARN msg=three repeated=1")
 	})

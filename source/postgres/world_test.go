@@ -49,10 +49,27 @@ type world struct {
 const outbox = `CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, key text,
 	payload bytea, headers jsonb, created_at timestamptz NOT NULL DEFAULT now())`
 
-// newWorld makes a database and runs statements in it.
+// newWorld makes a database with the tables beside the outbox, and runs statements in it.
 func newWorld(t testing.TB, statements ...string) *world {
 	t.Helper()
-	return worldAt(t, serverstest.Database(t), statements...)
+	w := worldAt(t, serverstest.Database(t), statements...)
+	w.beside(Config{})
+	return w
+}
+
+// beside makes the tables beside the outbox of a configuration, and not the outbox.
+func (w *world) beside(cfg Config) {
+	w.t.Helper()
+	list, err := Statements(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	own := "CREATE TABLE IF NOT EXISTS " + cfg.withDefaults().table().sql() + " ("
+	for _, sql := range list {
+		if !strings.HasPrefix(sql, own) {
+			w.exec(sql)
+		}
+	}
 }
 
 func worldAt(t testing.TB, url string, statements ...string) *world {
