@@ -101,7 +101,7 @@ func (s *stage) createTopic(name string, partitions int, configs map[string]stri
 	})
 }
 
-// configure changes a setting of a topic.
+// configure changes a setting of a topic, and returns when the broker goes by it.
 func (s *stage) configure(topic, name, value string) {
 	s.t.Helper()
 	answers, err := s.kafka.AlterTopicConfigs(s.t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: name, Value: &value}}, topic)
@@ -114,6 +114,18 @@ func (s *stage) configure(topic, name, value string) {
 	if err != nil {
 		s.t.Fatalf("setting %s of topic %s: %v", name, topic, err)
 	}
+	eventually(s.t, 10*time.Second, fmt.Sprintf("topic %s has %s=%s", topic, name, value), func() bool {
+		answers, err := s.kafka.DescribeTopicConfigs(s.t.Context(), topic)
+		if err != nil || len(answers) != 1 || answers[0].Err != nil {
+			return false
+		}
+		for _, c := range answers[0].Configs {
+			if c.Key == name && c.Value != nil {
+				return *c.Value == value
+			}
+		}
+		return false
+	})
 }
 
 // row is one event for put. A nil key or payload is NULL, and headers are JSON text.

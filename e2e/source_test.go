@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os/exec"
 	"path/filepath"
@@ -53,24 +54,80 @@ func TestC01LateCommit(t *testing.T) {
 	}
 }
 
-// payloads reads the whole topic and returns the values, joined by commas.
+// TestC01YoungestTransactionTakesLowerID has the lower id taken by the transaction that got its
+// own number last. No snapshot shows such a transaction until a younger one has ended: its
+// xmax is one past the youngest that has ended, not past the youngest that has begun. When it
+// commits, an event of the same key follows, which must not be read before its row.
+func TestC01YoungestTransactionTakesLowerID(t *testing.T) {
+	w := newWorld(t, nil, nil)
+	p := w.start()
+	p.awaitReady()
+	older, younger, looker := w.connect(), w.connect(), w.connect()
+	const rounds = 20
+	for round := range rounds {
+		key := fmt.Sprintf("key-%d", round)
+		for _, session := range []*pgx.Conn{older, younger} { // transaction numbers, in this order
+			w.execute(session, "BEGIN")
+			w.execute(session, "SELECT pg_current_xact_id()")
+		}
+		w.execute(younger, insert, w.topic, key, "1")
+		w.execute(older, insert, w.topic, "other", "0")
+		w.execute(older, "COMMIT")
+		// The other row has to be read, and then reads have to find nothing new for a while.
+		w.received(int64(3*round + 1))
+		eventually(t, drainLimit, "the row that was committed is deleted", func() bool {
+			var left bool
+			if err := looker.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM outbox)").Scan(&left); err != nil {
+				t.Fatal(err)
+			}
+			return !left
+		})
+		w.execute(younger, "COMMIT")
+		w.execute(younger, insert, w.topic, key, "2")
+		w.received(int64(3*round + 3))
+	}
+	w.awaitEmpty()
+	p.stop()
+	last := map[string]string{}
+	for _, r := range w.records() {
+		if string(r.Value) <= last[string(r.Key)] && string(r.Key) != "other" {
+			t.Errorf("%s: %s after %s", r.Key, r.Value, last[string(r.Key)])
+		}
+		last[string(r.Key)] = string(r.Value)
+	}
+	if len(last) != rounds+1 {
+		t.Errorf("%d keys arrived, want %d", len(last), rounds+1)
+	}
+}
+
+// payloads returns the values of the whole topic, joined by commas.
 func (w *world) payloads() string {
+	w.t.Helper()
+	var values []string
+	for _, r := range w.records() {
+		values = append(values, string(r.Value))
+	}
+	slices.Sort(values)
+	return strings.Join(values, ",")
+}
+
+// records reads what the checker has received with a client of the test's own.
+func (w *world) records() []*kgo.Record {
 	w.t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(w.broker), kgo.ConsumeTopics(w.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	defer client.Close()
-	var values []string
-	for int64(len(values)) < w.checker.Received() {
+	var records []*kgo.Record
+	for int64(len(records)) < w.checker.Received() {
 		fetches := client.PollFetches(w.t.Context())
 		if err := fetches.Err(); err != nil {
 			w.t.Fatal(err)
 		}
-		fetches.EachRecord(func(r *kgo.Record) { values = append(values, string(r.Value)) })
+		records = append(records, fetches.Records()...)
 	}
-	slices.Sort(values)
-	return strings.Join(values, ",")
+	return records
 }
 
 // TestC02LongTransactionElsewhere delivers while another session's transaction stays open,

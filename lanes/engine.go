@@ -170,6 +170,23 @@ func (e *Engine) giveUp(to ownership, given []source.Lane) {
 		}
 		e.checkDrained(id)
 	}
+	if e.ownsNone() {
+		// Every lane that comes is read from the start of the table.
+		for part, w := range e.parts {
+			if part.Kind == WholeTopic {
+				e.unwait(w)
+			}
+		}
+	}
+}
+
+func (e *Engine) ownsNone() bool {
+	for i := range e.lanes {
+		if e.lanes[i].ownership == owned {
+			return false
+		}
+	}
+	return true
 }
 
 func (e *Engine) checkDrained(id source.Lane) {

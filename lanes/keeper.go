@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -21,8 +22,9 @@ type Leases interface {
 	// Join adds the member me for ttl.
 	Join(ctx context.Context, me string, ttl time.Duration) error
 	// Round renews me and returns who is there; alive is false when me is no member any
-	// more. It has removed members that had expired.
-	Round(ctx context.Context, me Member, ttl time.Duration) (table Table, alive bool, err error)
+	// more. It has removed members that had expired. A report that is not nil replaces what
+	// the member's row shows to people.
+	Round(ctx context.Context, me Member, ttl time.Duration, report []byte) (table Table, alive bool, err error)
 	// Take makes me the owner of those leases that are still as they are given, and whose
 	// owner is no member. It returns what me owns now of them, with the new epochs.
 	Take(ctx context.Context, me string, want []Lease) (got []Lease, err error)
@@ -45,7 +47,10 @@ type KeeperConfig struct {
 	// TTL is how long a member that does not renew keeps its lanes. Default 10 s.
 	TTL time.Duration
 	// Every is the pause between rounds. Default 1 s, and at most a fifth of TTL.
-	Every  time.Duration
+	Every time.Duration
+	// Report returns what the member's row is to show to people, as JSON. It is asked now and
+	// then, and written with a renewal when it has changed.
+	Report func() []byte
 	Logger *slog.Logger
 }
 
@@ -63,11 +68,17 @@ func (c KeeperConfig) withDefaults() KeeperConfig {
 	if c.Every == 0 {
 		c.Every = min(time.Second, c.TTL/5)
 	}
+	if c.Report == nil {
+		c.Report = func() []byte { return nil }
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
 }
+
+// reportEvery is how often the report is asked for.
+const reportEvery = 5 * time.Second
 
 // margin is how much earlier than the store this replica ends its trust in a lease.
 func (c KeeperConfig) margin() time.Duration { return c.TTL / 10 }
@@ -90,6 +101,8 @@ type Keeper struct {
 	joined   bool
 	holds    map[source.Lane]int64 // what we own, with the epoch
 	draining map[source.Lane]bool  // of holds: being given up
+	reported []byte                // the report in our row
+	reportAt time.Time             // when the next one is due
 
 	mu      sync.Mutex
 	drained []source.Lane // to be released
@@ -166,6 +179,7 @@ func (k *Keeper) Own(ctx context.Context, h Holder) error {
 func (k *Keeper) newLife() {
 	k.me = fmt.Sprintf("%s-%s", k.cfg.Host, rand.Text()[:8])
 	k.joined = false
+	k.reported, k.reportAt = nil, time.Time{}
 	k.holds = make(map[source.Lane]int64)
 	k.draining = make(map[source.Lane]bool)
 	k.setMember("")
@@ -200,7 +214,14 @@ func (k *Keeper) turn(ctx context.Context, h Holder) error {
 	k.mu.Lock()
 	retiring := k.retire
 	k.mu.Unlock()
-	table, alive, err := k.leases.Round(ctx, Member{k.me, retiring}, k.cfg.TTL)
+	var report []byte
+	if !start.Before(k.reportAt) {
+		k.reportAt = start.Add(reportEvery)
+		if report = k.cfg.Report(); bytes.Equal(report, k.reported) {
+			report = nil
+		}
+	}
+	table, alive, err := k.leases.Round(ctx, Member{k.me, retiring}, k.cfg.TTL, report)
 	if err != nil {
 		return fmt.Errorf("renewing: %w", err)
 	}
@@ -210,6 +231,9 @@ func (k *Keeper) turn(ctx context.Context, h Holder) error {
 		k.newLife()
 		k.poke()
 		return nil
+	}
+	if report != nil {
+		k.reported = report
 	}
 	h.Trust(start.Add(k.cfg.TTL - k.cfg.margin()))
 	if len(table.Leases) != k.lanes {

@@ -233,6 +233,19 @@ func (e *Engine) block(now time.Time, part Part, it *item) {
 	} else {
 		e.dropQueued(&e.lanes[part.Lane], w)
 	}
+	if part.Kind < OneKey {
+		e.absorb(part)
+	}
+}
+
+// absorb forgets the keys and rows on trial inside a lane or topic that fell behind: they wait
+// with it. Else they would use up MaxParts while nothing can come of their trials.
+func (e *Engine) absorb(wide Part) {
+	for part, w := range e.parts {
+		if w.trial && part.Kind >= OneKey && part.overlaps(wide) {
+			e.unwait(w)
+		}
+	}
 }
 
 // dropQueued drops what a lane has queued of a part that fell behind.
@@ -278,7 +291,8 @@ func (e *Engine) heal(ev *source.Event) {
 }
 
 // endTrials ends the waits that have nothing left to wait for: a read that began after they
-// became live reached the end of the table, and nothing of them is in memory.
+// became live reached the end of the table, nothing of them is in memory, and nothing of them
+// was left out because of a lane or topic that is behind.
 func (e *Engine) endTrials() {
 	pending := make(map[Part]bool)
 	for _, it := range e.known {
@@ -288,8 +302,14 @@ func (e *Engine) endTrials() {
 			}
 		}
 	}
+	var left []Part
 	for part, w := range e.parts {
-		if w.trial && !pending[part] {
+		if part.Kind < OneKey && !w.trial {
+			left = append(left, part)
+		}
+	}
+	for part, w := range e.parts {
+		if w.trial && !pending[part] && !slices.ContainsFunc(left, part.overlaps) {
 			e.note(Note{Kind: Healed, Part: part, Class: w.class, Attempts: w.attempts})
 			e.unwait(w)
 		}

@@ -99,7 +99,10 @@ func (b *broker) produce(generation int, request []*source.Event) {
 	}
 	batch := request // up to the record where the batches before the troubled one end
 	if bad < len(request) {
-		batch = request[:s.r.IntN(bad+1)]
+		batch = nil
+		if s.plan.splits {
+			batch = request[:s.r.IntN(bad+1)]
+		}
 	}
 	rest := request[len(batch):]
 	switch {

@@ -80,6 +80,9 @@ func (l *ledger) submit(s *simulation, run []*source.Event) {
 	if len(at.run) > 0 {
 		failf("lane %d has a second run in flight", lane)
 	}
+	if n := len(l.acked) - len(l.gone); n >= max(cfg.MaxEvents/2, 1) {
+		failf("a run is submitted while %d events are acknowledged and not deleted", n)
+	}
 	bytes := 0
 	careful := make(map[string]bool)
 	for _, topic := range l.suspects {
@@ -209,7 +212,7 @@ func (l *ledger) stopped(s *simulation) {
 func (l *ledger) visible(s *simulation, stuck map[*row]bool) {
 	parked := s.engine.Parked()
 	for r := range stuck {
-		if !r.flaw.forever() || s.engine.known[r.ID] != nil {
+		if !r.flaw.forever() {
 			continue
 		}
 		if !slices.ContainsFunc(parked, func(p Parked) bool { return p.covers(r.Event) }) {

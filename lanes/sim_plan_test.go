@@ -21,6 +21,7 @@ type plan struct {
 	long, rollback, early, keyless, unordered float64
 	// Shares of the rows that the client or the broker refuses, and of these for ever.
 	tooLarge, refused, forever float64
+	splits                     bool // the client makes several batches of a request
 	// Shares of the requests.
 	readFails, deleteFails, deleteLost float64
 	ackLost, brokerFails, misordered   float64
@@ -74,7 +75,8 @@ func newPlan(r *rand.Rand) plan {
 		return pick(r, 0, time.Duration(float64(d)*(0.3+r.Float64())))
 	}
 	p.early = some(0.3)
-	p.tooLarge, p.refused, p.forever = some(0.1), some(0.1), some(0.3)
+	p.tooLarge, p.refused, p.forever = some(0.2), some(0.2), some(0.5)
+	p.splits = chance(r, 0.5)
 	p.readFails, p.deleteFails, p.deleteLost = some(0.3), some(0.3), some(0.3)
 	p.ackLost, p.brokerFails = some(0.2), some(0.2)
 	p.moves = every(200 * time.Millisecond)

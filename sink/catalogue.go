@@ -125,10 +125,14 @@ func (p *Producer) readConfigs(ctx context.Context, client *kgo.Client, names []
 func (p *Producer) answered(t *topic, set *settings) {
 	t.mu.Lock()
 	old := t.set
-	t.set = set
+	if set.guessed && old != nil && !old.guessed && old.err == nil && old.id == set.id {
+		// The configuration could not be read this time; it was before.
+		set.inherit(old)
+	}
 	if old == nil || old.before != set.before || old.after != set.after {
 		t.sendTime = false
 	}
+	t.set = set
 	var remade, resized bool
 	if t.link != nil && set.err == nil {
 		remade = set.id != t.linkID
@@ -153,7 +157,7 @@ func (p *Producer) answered(t *topic, set *settings) {
 	}
 	if remade || resized {
 		// Waiting for the topic to fall idle may take a while; other topics do not wait for it.
-		if p.spawn(func() { p.move(t); p.release(t) }) {
+		if p.spawn(func() { p.move(t); p.leaveOldLinks(); p.release(t) }) {
 			return
 		}
 	}
@@ -202,109 +206,6 @@ func (p *Producer) release(t *topic) {
 		}
 	}
 	r.end()
-}
-
-// moveWithin bounds how long a topic's new groups wait for its old ones to come home, so that
-// a partition that does not answer cannot hold the others. A move that does not come about is
-// tried again when the topic is asked about next.
-const moveWithin = 2 * time.Second
-
-// move takes a topic off its link, whose client holds outdated facts about it, once nothing
-// of it is in flight there.
-func (p *Producer) move(t *topic) {
-	t.mu.Lock()
-	var drained chan struct{}
-	if t.open > 0 {
-		drained = make(chan struct{})
-		t.drained = drained
-	}
-	old := t.link
-	t.mu.Unlock()
-	if drained != nil {
-		timer := time.NewTimer(moveWithin)
-		defer timer.Stop()
-		select {
-		case <-drained:
-		case <-timer.C:
-		case <-p.ctx.Done():
-		}
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.drained = nil
-	if t.open > 0 {
-		return
-	}
-	if err := p.links.renew(old); err != nil {
-		p.log.Error("taking a new client into use", "topic", t.name, "err", err)
-		return
-	}
-	p.dropLink(t)
-}
-
-// dropLink takes the topic off its link. Called with topic.mu held.
-func (p *Producer) dropLink(t *topic) {
-	if t.link != nil {
-		p.links.release(t.link)
-		t.link = nil
-		t.seen.Store(0)
-	}
-}
-
-// replaceRuined takes a new client into use when the current one failed for good: its
-// producer id was refused, and the client would not ask for another.
-func (p *Producer) replaceRuined() {
-	cur := p.links.current.Load()
-	if !cur.ruined.Load() || time.Since(cur.born) < time.Second {
-		return
-	}
-	if err := p.links.renew(cur); err != nil {
-		p.log.Error("replacing a failed client", "err", err)
-		return
-	}
-	p.leaveOldLinks()
-}
-
-// leaveOldLinks takes idle topics off links that are not current, so that those can be closed.
-// The others follow with their next group that finds nothing in flight.
-func (p *Producer) leaveOldLinks() {
-	cur := p.links.current.Load()
-	for _, t := range p.allTopics() {
-		t.mu.Lock()
-		if t.open == 0 && t.link != cur {
-			p.dropLink(t)
-		}
-		t.mu.Unlock()
-	}
-}
-
-// The topics that rows name without there being such topics are remembered up to this count
-// and for at least this long.
-const (
-	mostTopics  = 4096
-	missingKeep = time.Minute
-)
-
-// forgetMissing keeps the rows' imagination from filling memory with topics.
-// Only Submit finds topics for new groups, and it is not running twice.
-func (p *Producer) forgetMissing() {
-	p.mu.Lock()
-	count := len(p.topics)
-	p.mu.Unlock()
-	if count <= mostTopics {
-		return
-	}
-	old := time.Now().Add(-missingKeep)
-	for _, t := range p.allTopics() {
-		t.mu.Lock()
-		gone := t.idle() && t.link == nil && t.used.Before(old)
-		t.mu.Unlock()
-		if gone {
-			p.mu.Lock()
-			delete(p.topics, t.name)
-			p.mu.Unlock()
-		}
-	}
 }
 
 // topicError words the brokers' answer about a topic that cannot be used.

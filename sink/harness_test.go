@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { serverstest.Main(m) }
 
 // deadline bounds every wait of a test.
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 // await polls until the condition holds.
 func await(t testing.TB, what string, cond func() bool) {
@@ -49,6 +49,16 @@ func fakeCluster(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 	}
 	t.Cleanup(c.Close)
 	return c
+}
+
+// sleepUntil, in a control function, makes its request wait for the channel to be closed. A
+// request must not sleep when the cluster is closed, so it does not where there is no need.
+func sleepUntil(c *kfake.Cluster, closed <-chan struct{}) {
+	select {
+	case <-closed:
+	default:
+		c.SleepControl(func() { <-closed })
+	}
 }
 
 // newProducer makes a Producer that is closed when the test ends.

@@ -27,6 +27,8 @@ type health struct {
 	away    bool                     // logged: no broker is reachable
 	since   time.Time                // when the first of the failures began that made it so
 	delay   *delay                   // what is in flight for too long, if anything
+	lapses  int                      // not yet logged
+	lapsed  time.Time                // when lapses were last logged
 
 	refusal atomic.Pointer[refusal]
 }
@@ -151,6 +153,21 @@ func (h *health) flowing() {
 		h.log.Info("kafka acknowledges again", "topic", h.delay.topic)
 	}
 	h.delay = nil
+}
+
+// lapseEvery is the shortest time between two lines about lapses.
+const lapseEvery = 30 * time.Second
+
+// lapse is called by the client when a broker has lost track of the producer's sequence
+// numbers, so that what is sent again may be written twice.
+func (h *health) lapse(topic string, partition int32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lapses++
+	if now := time.Now(); now.Sub(h.lapsed) >= lapseEvery {
+		h.log.Warn("a broker lost track of what it had written; records may repeat", "topic", topic, "partition", partition, "count", h.lapses)
+		h.lapsed, h.lapses = now, 0
+	}
 }
 
 // reasons words everything that keeps events from reaching Kafka.

@@ -139,6 +139,11 @@ func TestC71LimitChangesUnderLoad(t *testing.T) {
 		t.Errorf("the topic holds %d records, want %d", n, want)
 	}
 	byID(t, c.ListenAddrs(), "orders", want)
+	await(t, "the outdated clients to be closed", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.clients) == 1
+	})
 }
 
 // Without the right to read a topic's configuration, Kafka's defaults are taken.

@@ -74,12 +74,12 @@ func (l *links) renew(old *link) error {
 }
 
 // clientOptions are the client's settings that every link shares.
-func clientOptions(cfg Config, batchLimit func(topic string) int32, part kgo.Partitioner, hook kgo.Hook) []kgo.Opt {
+func clientOptions(cfg Config, batchLimit func(topic string) int32, part kgo.Partitioner, h *health) []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(cfg.Brokers...),
 		kgo.ClientID(cfg.ClientID),
 		kgo.WithLogger(clientLog{cfg.Logger}),
-		kgo.WithHooks(hook),
+		kgo.WithHooks(h),
 		kgo.DisableClientMetrics(),
 
 		kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -94,6 +94,7 @@ func clientOptions(cfg Config, batchLimit func(topic string) int32, part kgo.Par
 		// A topic that vanishes is the exception: records for it fail after this many
 		// answers, some seconds, which outlasts a broker that starts without its metadata.
 		kgo.UnknownTopicRetries(20),
+		kgo.ProducerOnDataLossDetected(h.lapse),
 
 		// A leader that moved and a topic that was just created are seen within this time.
 		kgo.MetadataMinAge(100 * time.Millisecond),

@@ -27,7 +27,7 @@ func TestC18NoOutcomeBeforeTheAcknowledgement(t *testing.T) {
 	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		held <- struct{}{}
-		c.SleepControl(func() { <-answer })
+		sleepUntil(c, answer)
 		return nil, nil, false
 	})
 	r := newReceipts(t)
@@ -182,7 +182,7 @@ func TestC80InFlightIsBounded(t *testing.T) {
 	answer := make(chan struct{})
 	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
-		c.SleepControl(func() { <-answer })
+		sleepUntil(c, answer)
 		return nil, nil, false
 	})
 	r := newReceipts(t)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -37,6 +38,7 @@ type Producer struct {
 	work   sync.WaitGroup // our goroutines, see spawn
 
 	serial sync.Mutex // held by Submit
+	forgot time.Time  // when forgetMissing last looked; guarded by serial
 
 	mu       sync.Mutex
 	closed   bool

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -143,6 +144,22 @@ func TestC36UnusableTimestampBecomesSendTime(t *testing.T) {
 		} else if r.Timestamp.Before(began) || r.Timestamp.After(time.Now()) {
 			t.Errorf("event %d of %v: timestamp %v, want the time of sending", id, created[id], r.Timestamp)
 		}
+	}
+}
+
+// A timestamp that is refused although nothing is known against it is not sent again.
+func TestC36RefusedTimestampBecomesSendTime(t *testing.T) {
+	c := fakeCluster(t, kfake.SeedTopics(1, "orders"))
+	refuseProduce(c, kerr.InvalidTimestamp, 1)
+	p, _ := newProducer(t, c.ListenAddrs(), nil)
+	e := event(1, "orders", "a", "x")
+	e.Created = time.Now().Add(-time.Hour).Truncate(time.Millisecond)
+	if o := submit(t, p, e)[1]; o.Class != source.Suspect {
+		t.Fatalf("outcome %v (%v), want suspect", o.Class, o.Err)
+	}
+	allAcked(t, submit(t, p, e))
+	if r := byID(t, c.ListenAddrs(), "orders", 1)[1]; time.Since(r.Timestamp) > 10*time.Minute {
+		t.Errorf("the record still has the refused timestamp %v", r.Timestamp)
 	}
 }
 

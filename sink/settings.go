@@ -93,6 +93,12 @@ func newSettings(md *kmsg.MetadataResponseTopic, config map[string]string, asked
 	return s
 }
 
+// inherit takes over what old knows of the topic's configuration. Only before s is shared.
+func (s *settings) inherit(old *settings) {
+	s.maxBytes, s.limitName, s.compacted = old.maxBytes, old.limitName, old.compacted
+	s.before, s.after, s.guessed = old.before, old.after, false
+}
+
 // trouble looks for partitions that cannot be written.
 func trouble(parts []kmsg.MetadataResponseTopicPartition, minISR int) string {
 	leaderless, short, first := 0, 0, ""

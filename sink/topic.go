@@ -21,8 +21,8 @@ type topic struct {
 	doubted bool      // a failure since then suggests that set is out of date
 	ready   bool      // groups may go to the client
 	busy    bool      // a goroutine looks after the topic; true while groups wait
-	// sendTime: a timestamp was refused although the settings allow it. Records get the
-	// time of sending until the topic's configuration can be read.
+	// sendTime: a timestamp was refused although the settings allow it (they could not be
+	// read, or clocks differ). Records get the time of sending until the window changes.
 	sendTime bool
 	waiting  []*group
 	link     *link         // the client that the topic's records go to; nil before the first
@@ -75,6 +75,16 @@ func (t *topic) doubt(badTimestamp bool) {
 	t.doubted = true
 	t.sendTime = t.sendTime || badTimestamp
 	t.mu.Unlock()
+}
+
+// Recheck makes the next events of every topic ask the brokers about it before anything is
+// decided by what is known: somebody says that what was wrong no longer is.
+func (p *Producer) Recheck() {
+	for _, t := range p.allTopics() {
+		t.mu.Lock()
+		t.doubted, t.tried = true, time.Time{}
+		t.mu.Unlock()
+	}
 }
 
 // ruin marks the topic's client as failed for good.

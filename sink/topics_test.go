@@ -79,7 +79,7 @@ func TestC73SlowAnswerHoldsOnlyItsTopic(t *testing.T) {
 		c.KeepControl()
 		for _, rt := range req.(*kmsg.MetadataRequest).Topics {
 			if rt.Topic != nil && *rt.Topic == "new" {
-				c.SleepControl(func() { <-answer })
+				sleepUntil(c, answer)
 			}
 		}
 		return nil, nil, false
@@ -101,6 +101,35 @@ func TestC73SlowAnswerHoldsOnlyItsTopic(t *testing.T) {
 	allAcked(t, later.await(1))
 	if got := fmt.Sprint(ids(t, consume(t, c.ListenAddrs(), "new", 3), "a")); got != "[2 4 5]" {
 		t.Errorf("the new topic holds %s, want [2 4 5]", got)
+	}
+}
+
+// Rows may name any number of topics that do not exist; their names do not pile up.
+func TestC73MissingTopicsAreForgotten(t *testing.T) {
+	c := fakeCluster(t, kfake.SeedTopics(1, "orders"))
+	p, _ := newProducer(t, c.ListenAddrs(), nil)
+	allAcked(t, submit(t, p, event(1, "orders", "a", "x")))
+	var run []*source.Event
+	for id := int64(2); id < mostTopics+100; id++ {
+		run = append(run, event(id, fmt.Sprintf("missing-%d", id), "a", "x"))
+	}
+	for id, o := range submit(t, p, run...) {
+		if o.Class != source.Topic {
+			t.Fatalf("event %d: outcome %v (%v)", id, o.Class, o.Err)
+		}
+	}
+	// They were last used long ago, and nobody has looked since.
+	for _, topic := range p.allTopics() {
+		topic.mu.Lock()
+		topic.used = topic.used.Add(-2 * missingKeep)
+		topic.mu.Unlock()
+	}
+	p.serial.Lock()
+	p.forgot = time.Time{}
+	p.serial.Unlock()
+	allAcked(t, submit(t, p, event(1, "orders", "a", "x")))
+	if left := p.allTopics(); len(left) != 1 || left[0].name != "orders" {
+		t.Errorf("%d topics are remembered, want the existing one", len(left))
 	}
 }
 

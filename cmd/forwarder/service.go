@@ -30,6 +30,7 @@ type service struct {
 	starting  string     // what the start waits for
 	forwarder *lanes.Forwarder
 	producer  *sink.Producer
+	keeper    *lanes.Keeper
 }
 
 // How long the start waits between two tries of a database or a broker that may come.
@@ -77,22 +78,25 @@ func (s *service) run(ctx context.Context) error {
 	defer producer.Close()
 	forwarder, err := lanes.NewForwarder(lanes.Config{
 		Lanes: source.Lanes(), MaxBytes: int(s.cfg.Memory.Events),
-	}, source, producer, s.log, s.cfg.Shutdown.Grace)
+	}, source, producer, s.log.With("table", source.Table()), s.cfg.Shutdown.Grace)
 	if err != nil {
 		return err
 	}
 	registry.MustRegister(forwarder)
+	leases := postgres.NewLeases(postgresConfig(s.cfg, s.log))
+	defer leases.Close()
+	keeper := lanes.NewKeeper(lanes.KeeperConfig{
+		Host: hostName(), TTL: s.cfg.Lanes.LeaseTTL, Report: s.report, Logger: s.log,
+	}, leases, source.Lanes())
 	s.mu.Lock()
-	s.forwarder, s.producer = forwarder, producer
+	s.forwarder, s.producer, s.keeper = forwarder, producer, keeper
 	s.mu.Unlock()
 
 	watching, unwatch := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { watchAge(watching, source, registry) })
 	s.log.Info("forwarding", "table", source.Table(), "lanes", source.Lanes(), "brokers", s.cfg.Kafka.Brokers, "version", versionName())
-	leases := postgres.NewLeases(postgresConfig(s.cfg, s.log))
-	defer leases.Close()
-	err = forwarder.Run(ctx, lanes.NewKeeper(lanes.KeeperConfig{Host: hostName(), TTL: s.cfg.Lanes.LeaseTTL, Logger: s.log}, leases, source.Lanes()))
+	err = forwarder.Run(ctx, keeper)
 	unwatch()
 	watch.Wait()
 	stats := forwarder.Stats()
@@ -252,9 +256,20 @@ func (s *service) Parked() []admin.Parked {
 
 // RetryParked implements admin.Status.
 func (s *service) RetryParked() int {
-	forwarder, _, _ := s.parts()
+	forwarder, producer, _ := s.parts()
 	if forwarder == nil {
 		return 0
 	}
+	producer.Recheck() // before anything is submitted again
 	return forwarder.RetryParked()
+}
+
+// Retire implements admin.Status.
+func (s *service) Retire() {
+	s.mu.Lock()
+	keeper := s.keeper
+	s.mu.Unlock()
+	if keeper != nil {
+		keeper.Retire()
+	}
 }

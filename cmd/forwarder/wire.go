@@ -25,9 +25,11 @@ type actions struct {
 	initStore func(ctx context.Context, cfg config.Config, print bool, out io.Writer) error
 	demo      func(ctx context.Context, cfg config.Config, options demoOptions, out io.Writer) error
 	parked    func(ctx context.Context, cfg config.Config, retry bool, out io.Writer) error
+	retire    func(ctx context.Context, cfg config.Config, out io.Writer) error
+	overview  func(ctx context.Context, cfg config.Config) (*postgres.Overview, error)
 }
 
-var wired = actions{run: runForwarder, initStore: initStore, demo: runDemo, parked: listParked}
+var wired = actions{run: runForwarder, initStore: initStore, demo: runDemo, parked: listParked, retire: retire, overview: readOverview}
 
 func runForwarder(ctx context.Context, cfg config.Config, logger *slog.Logger) error {
 	return (&service{cfg: cfg, log: logger}).run(ctx)
@@ -100,6 +102,23 @@ func listParked(ctx context.Context, cfg config.Config, retry bool, out io.Write
 		return err
 	}
 	return admin.WriteTable(out, parked, time.Now())
+}
+
+func retire(ctx context.Context, cfg config.Config, out io.Writer) error {
+	client, err := admin.NewClient(cfg.Admin.Listen)
+	if err != nil {
+		return err
+	}
+	if err := client.Retire(ctx); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, "giving up its lanes; `forwarder status` shows how far it is")
+	return err
+}
+
+func readOverview(ctx context.Context, cfg config.Config) (*postgres.Overview, error) {
+	o, err := postgres.ReadOverview(ctx, postgresConfig(cfg, slog.New(slog.DiscardHandler)))
+	return o, setupProblems(err)
 }
 
 func postgresConfig(cfg config.Config, logger *slog.Logger) postgres.Config {

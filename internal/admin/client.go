@@ -83,6 +83,11 @@ func (c *Client) RetryParked(ctx context.Context) (int, error) {
 	return answer.Retried, nil
 }
 
+// Retire asks the forwarder to give up its lanes.
+func (c *Client) Retire(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, "/retire", &struct{}{})
+}
+
 // ErrUnreachable says that nothing answered at the admin address.
 var ErrUnreachable = errors.New("no forwarder answers: is it running, and does it listen there (admin.listen)?")
 

@@ -6,6 +6,7 @@
 //	GET  /metrics       Prometheus
 //	GET  /parked        what waits, and why, as JSON
 //	POST /parked/retry  try everything that waits now
+//	POST /retire        give up all lanes to other replicas
 //	GET  /version
 //	GET  /debug/pprof/  only where asked for
 //

@@ -24,6 +24,7 @@ GET  /readyz        events move, or every reason why not
 GET  /metrics       Prometheus
 GET  /parked        what waits, and why
 POST /parked/retry  try everything that waits now
+POST /retire        give up all lanes to other replicas
 GET  /version
 `
 
@@ -48,6 +49,7 @@ func newHandler(cfg Config, local bool) http.Handler {
 	}))
 	mux.Handle("GET /parked", h.ownHost(http.HandlerFunc(h.parked)))
 	mux.Handle("POST /parked/retry", h.ownHost(sameOrigin(http.HandlerFunc(h.retry))))
+	mux.Handle("POST /retire", h.ownHost(sameOrigin(http.HandlerFunc(h.retire))))
 	if cfg.Profiling {
 		for path, serve := range map[string]http.HandlerFunc{
 			"/debug/pprof/":        pprof.Index,
@@ -157,6 +159,11 @@ func (h *handler) retry(w http.ResponseWriter, r *http.Request) {
 	n := h.status.RetryParked()
 	h.logger.Info("retry of everything that waits was asked for", "count", n, "from", r.RemoteAddr)
 	h.json(w, http.StatusOK, retried{n})
+}
+
+func (h *handler) retire(w http.ResponseWriter, _ *http.Request) {
+	h.status.Retire()
+	h.json(w, http.StatusOK, struct{}{})
 }
 
 func (h *handler) text(w http.ResponseWriter, code int, body string) {

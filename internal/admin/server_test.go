@@ -21,11 +21,12 @@ import (
 
 // status is a forwarder whose state the test sets.
 type status struct {
-	mu      sync.Mutex
-	dead    bool
-	unready []string
-	parked  []admin.Parked
-	retries int
+	mu          sync.Mutex
+	dead        bool
+	unready     []string
+	parked      []admin.Parked
+	retries     int
+	retirements int
 	// block, where set, makes Parked wait: it closes entered and then waits for block.
 	entered, block chan struct{}
 }
@@ -57,6 +58,18 @@ func (s *status) RetryParked() int {
 	defer s.mu.Unlock()
 	s.retries++
 	return len(s.parked)
+}
+
+func (s *status) Retire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retirements++
+}
+
+func (s *status) retired() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.retirements
 }
 
 func (s *status) retried() int {
@@ -211,14 +224,13 @@ func TestProfilesOnlyWhereAskedFor(t *testing.T) {
 	}
 }
 
-func TestRetryRefusesOtherSites(t *testing.T) {
+func TestOrdersRefuseOtherSites(t *testing.T) {
 	st := &status{parked: make([]admin.Parked, 3)}
 	addr := start(t, st, nil).Addr()
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := "http://" + addr + "/parked/retry"
 	for _, c := range []struct {
 		name    string
 		method  string
@@ -235,8 +247,11 @@ func TestRetryRefusesOtherSites(t *testing.T) {
 		{"a name rebound to loopback", "POST", []string{"Host", "evil.example:" + port, "Sec-Fetch-Site", "same-origin", "Origin", "http://evil.example:" + port}, 403},
 		{"a link", "GET", nil, 405},
 	} {
+		if got := ask(t, c.method, "http://"+addr+"/retire", c.headers...); got.code != c.want {
+			t.Errorf("retire, %s: got %d %q, want %d", c.name, got.code, got.body, c.want)
+		}
 		before := st.retried()
-		got := ask(t, c.method, url, c.headers...)
+		got := ask(t, c.method, "http://"+addr+"/parked/retry", c.headers...)
 		if got.code != c.want {
 			t.Errorf("%s: got %d %q, want %d", c.name, got.code, got.body, c.want)
 		}
@@ -249,6 +264,9 @@ func TestRetryRefusesOtherSites(t *testing.T) {
 	}
 	if got := ask(t, "GET", "http://"+addr+"/livez", "Host", "evil.example"); got.code != 200 {
 		t.Errorf("health under another name: got %d", got.code)
+	}
+	if got := st.retired(); got != 3 {
+		t.Errorf("retired %d times, want 3", got)
 	}
 }
 

@@ -22,6 +22,9 @@ type Status interface {
 	// RetryParked makes everything that waits due now and returns how much that is. It
 	// does not wait for the outcome.
 	RetryParked() int
+	// Retire makes this replica give up its lanes to the others and take none until it is
+	// restarted.
+	Retire()
 }
 
 // Part names what waits.

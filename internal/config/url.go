@@ -126,7 +126,7 @@ func (p urlParts) shown() string {
 	b.WriteString(p.hosts + p.path)
 	sep := "?"
 	for _, q := range p.params {
-		if q.name != "password" {
+		if slices.Contains(shownParams, q.name) {
 			b.WriteString(sep + q.name + "=" + strings.ReplaceAll(url.QueryEscape(q.value), "+", "%20"))
 			sep = "&"
 		}

@@ -67,9 +67,15 @@ func retriable(err error) bool {
 	return code == serializationFailure || code == deadlockDetected
 }
 
+// errTableChanged says that a statement was prepared for columns that have another type by now.
+var errTableChanged = errors.New("the types of the columns have changed")
+
 // stale reports whether an error may come from a table that changed since its statement was
 // prepared.
 func stale(err error) bool {
+	if errors.Is(err, errTableChanged) {
+		return true
+	}
 	switch sqlState(err) {
 	case featureNotSupported, undefinedStatement, undefinedColumn, undefinedFunction, datatypeMismatch:
 		return true

@@ -28,7 +28,7 @@ var keyTypes = []struct {
 	{"varchar", "varchar(20)", nil, map[string]string{"''": "", "'a  '": "a  "}, "'v' || i"},
 	{"char", "char(8)", nil, map[string]string{"'ab'": "ab      ", "''": "        ", "'12345678'": "12345678", "'é'": "é       "}, "to_char(i, 'FM999')"},
 	{"uuid", "uuid", nil, map[string]string{"'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}, "md5(i::text)::uuid"},
-	{"bigint", "bigint", nil, map[string]string{"0": "0", "-9223372036854775808": "-9223372036854775808", "9223372036854775807": "9223372036854775807"}, "i * 1000000007 - 5"},
+	{"bigint", "bigint", nil, map[string]string{"0": "0", "-9223372036854775808": "-9223372036854775808", "9223372036854775807": "9223372036854775807"}, "i * bigint '1000000007' - 5"},
 	{"int", "integer", nil, map[string]string{"-1": "-1", "2147483647": "2147483647"}, "i - 50"},
 	{"smallint", "smallint", nil, map[string]string{"-32768": "-32768", "007": "7"}, "i"},
 	{"numeric", "numeric", nil, map[string]string{"1.0": "1.0", "1.00": "1.00", "'NaN'": "NaN", "'-Infinity'": "-Infinity", "1e30": "1" + strings.Repeat("0", 30), "-0.0": "0.0"}, "i / 7.0"},

@@ -78,8 +78,12 @@ func (l *Leases) Join(ctx context.Context, me string, ttl time.Duration) error {
 
 // Round implements lanes.Leases. It is one statement, and one more for each member that looks
 // overdue. Looking decides nothing.
-func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration) (table lanes.Table, alive bool, err error) {
+func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, report []byte) (table lanes.Table, alive bool, err error) {
 	err = l.with(ctx, func(conn *pgx.Conn) error {
+		var text *string
+		if report != nil {
+			text = new(string(report))
+		}
 		var renewed int
 		var ids, owners []string
 		var retiring, overdue []bool
@@ -87,12 +91,12 @@ func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration) 
 		var epochs []int64
 		err := conn.QueryRow(ctx, fmt.Sprintf(`
 			WITH renewed AS (
-				UPDATE %[1]s SET expires_at = clock_timestamp() + $2::bigint * interval '1 microsecond', retiring = $3
+				UPDATE %[1]s SET expires_at = clock_timestamp() + $2::bigint * interval '1 microsecond', retiring = $3, report = coalesce($4::text::jsonb, report)
 				WHERE id = $1 RETURNING id)
 			SELECT (SELECT count(*) FROM renewed), m.*, s.*
 			FROM (SELECT array_agg(id), array_agg(retiring OR id = $1 AND $3), array_agg(expires_at <= clock_timestamp() AND id <> $1) FROM %[1]s) m,
 			     (SELECT array_agg(lane), array_agg(coalesce(owner, '')), array_agg(epoch) FROM %[2]s) s`, l.members, l.lanes),
-			me.ID, ttl.Microseconds(), me.Retiring,
+			me.ID, ttl.Microseconds(), me.Retiring, text,
 		).Scan(&renewed, &ids, &retiring, &overdue, &numbers, &owners, &epochs)
 		if err != nil {
 			return err

@@ -78,6 +78,9 @@ func (s *Source) page(ctx context.Context, conn *pgxpool.Conn, read *source.Read
 	if err != nil {
 		return nil, err
 	}
+	if !stmts.fit(prepared.Fields) {
+		return nil, errTableChanged
+	}
 	formats := make([]int16, len(params))
 	for i := range formats {
 		formats[i] = binaryFormat

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-forwarder/forwarder/lanes"
@@ -133,25 +134,21 @@ func (s *Source) Table() string { return s.stmts.Load().table.name.String() }
 // Oldest returns when the undelivered row with the lowest id was created; ok is false when
 // the outbox is empty or does not tell.
 func (s *Source) Oldest(ctx context.Context) (created time.Time, ok bool, err error) {
-	t := s.stmts.Load().table
-	if !t.has("created_at") {
+	stmts := s.stmts.Load()
+	if !stmts.table.has("created_at") {
 		return time.Time{}, false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	var epoch *float64
-	err = s.pool.QueryRow(ctx, fmt.Sprintf(
-		`SELECT CASE WHEN isfinite(%[1]s) THEN extract(epoch FROM %[1]s::timestamptz)::float8 END FROM %[2]s ORDER BY %[3]s LIMIT 1`,
-		pgx.Identifier{t.columns.CreatedAt}.Sanitize(), t.name.sql(), pgx.Identifier{t.columns.ID}.Sanitize())).Scan(&epoch)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return time.Time{}, false, nil
-	case err != nil:
-		return time.Time{}, false, fmt.Errorf("looking for the oldest row: %w", err)
-	case epoch == nil:
+	var found pgtype.Timestamptz
+	err = s.pool.QueryRow(ctx, stmts.oldest).Scan(&found)
+	if errors.Is(err, pgx.ErrNoRows) {
 		return time.Time{}, false, nil
 	}
-	return time.UnixMicro(int64(*epoch * 1e6)), true, nil
+	if err != nil {
+		return time.Time{}, false, fmt.Errorf("looking for the oldest row: %w", err)
+	}
+	return found.Time, found.Valid && found.InfinityModifier == pgtype.Finite, nil
 }
 
 // Close closes the connections. No call may be running.

@@ -5,13 +5,14 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // statements are the texts that are sent for one table.
 type statements struct {
-	table *table
-	del   string
+	table       *table
+	del, oldest string
 	// The result formats of a read's columns, see readColumns.
 	formats []int16
 	reads   [8]string // by filter
@@ -54,7 +55,16 @@ func newStatements(t *table) *statements {
 		s.reads[f] = s.read(filter(f))
 	}
 	s.del = fmt.Sprintf(`DELETE FROM %s WHERE %s = ANY($1::bigint[])`, t.name.sql(), s.col(t.columns.ID))
+	s.oldest = fmt.Sprintf(`SELECT %s FROM %s ORDER BY %s LIMIT 1`, s.created(), t.name.sql(), s.col(t.columns.ID))
 	return s
+}
+
+// fit reports whether a prepared read still has the types that it was written for. The key's
+// type decides on its text, and the payload's on its format: bytes in text format are hex
+// digits, and a jsonb in binary format has a byte before it.
+func (s *statements) fit(fields []pgconn.FieldDescription) bool {
+	return fields[colPayload].DataTypeOID == s.table.types["payload"].oid &&
+		(!s.table.has("key") || fields[colKey].DataTypeOID == s.table.types["key"].oid)
 }
 
 func (s *statements) col(name string) string { return pgx.Identifier{name}.Sanitize() }
@@ -67,6 +77,20 @@ func (s *statements) keyText() string {
 		return "concat(" + col + ")"
 	}
 	return col + "::text"
+}
+
+// created is the row's time as a timestamptz, NULL where the row has none or one that cannot
+// be converted: a date reaches further than a timestamptz, and an hour's offset can lead out
+// of the range.
+func (s *statements) created() string {
+	if !s.table.has("created_at") {
+		return "NULL::timestamptz"
+	}
+	col := s.col(s.table.columns.CreatedAt)
+	if s.table.types["created_at"].oid == pgtype.TimestamptzOID {
+		return col
+	}
+	return fmt.Sprintf("CASE WHEN %[1]s >= '4713-01-01 BC' AND %[1]s < '294276-12-31' THEN %[1]s::timestamptz END", col)
 }
 
 // lane is the row's lane in SQL, equal to lanes.LaneOf and lanes.LaneOfRow.
@@ -89,16 +113,16 @@ func (s *statements) lane() string {
 // generic plan does for a sub-select and not for an array; lanes are a bitmap.
 func (s *statements) read(f filter) string {
 	c := s.table.columns
-	optional := func(field, name, expr string) string {
+	optional := func(field, name string) string {
 		if !s.table.has(field) {
 			return "NULL"
 		}
-		return strings.ReplaceAll(expr, "$", s.col(name))
+		return s.col(name)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "SELECT NULL::bigint, NULL, NULL, NULL, NULL, NULL::timestamptz, pg_current_snapshot()::text\nUNION ALL\n(SELECT %s::bigint, %s::text, %s, %s, %s, %s, NULL\nFROM %s WHERE %s > $1::bigint AND %s NOT IN (SELECT unnest($2::bigint[]))",
-		s.col(c.ID), s.col(c.Topic), optional("key", c.Key, "$"), s.col(c.Payload), optional("headers", c.Headers, "$"),
-		optional("created_at", c.CreatedAt, "$::timestamptz"), s.table.name.sql(), s.col(c.ID), s.col(c.ID))
+		s.col(c.ID), s.col(c.Topic), optional("key", c.Key), s.col(c.Payload), optional("headers", c.Headers),
+		s.created(), s.table.name.sql(), s.col(c.ID), s.col(c.ID))
 	n := 3
 	if f&byLane != 0 {
 		n++

@@ -58,15 +58,15 @@ func describe(ctx context.Context, conn *pgx.Conn, cfg Config) (*table, error) {
 	var version int
 	var standby bool
 	var kind, persistence, user string
-	var mayRead, mayDelete bool
+	var mayEnter, mayRead, mayDelete bool
 	err := conn.QueryRow(ctx, `
 		SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_user,
-		       coalesce(c.relkind::text, ''), coalesce(c.relpersistence::text, ''),
+		       coalesce(c.relkind::text, ''), coalesce(c.relpersistence::text, ''), coalesce(has_schema_privilege(n.oid, 'USAGE'), true),
 		       coalesce(has_table_privilege(c.oid, 'SELECT'), false), coalesce(has_table_privilege(c.oid, 'DELETE'), false)
 		FROM (SELECT 1) one
 		LEFT JOIN pg_namespace n ON n.nspname = $1
 		LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = $2`, n.schema, n.table,
-	).Scan(&version, &standby, &user, &kind, &persistence, &mayRead, &mayDelete)
+	).Scan(&version, &standby, &user, &kind, &persistence, &mayEnter, &mayRead, &mayDelete)
 	if err != nil {
 		return nil, fmt.Errorf("looking for table %s: %w", n, err)
 	}
@@ -75,6 +75,9 @@ func describe(ctx context.Context, conn *pgx.Conn, cfg Config) (*table, error) {
 	}
 	if standby {
 		problem("the server is a standby, and delivered rows must be deleted: let source.postgres.url name the primary (or add target_session_attrs=read-write to it)")
+	}
+	if !mayEnter {
+		problem("role %s may not use schema %s: GRANT USAGE ON SCHEMA %s TO %s", user, n.schema, pgx.Identifier{n.schema}.Sanitize(), pgx.Identifier{user}.Sanitize())
 	}
 	switch kind {
 	case "r", "p":
@@ -94,7 +97,7 @@ func describe(ctx context.Context, conn *pgx.Conn, cfg Config) (*table, error) {
 	default:
 		problem("%s is not a table: name the outbox table with source.postgres.table", n)
 	}
-	found, err := t.describeLeases(ctx, conn, user)
+	found, err := t.describeLeases(ctx, conn, user, mayEnter)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +108,7 @@ func describe(ctx context.Context, conn *pgx.Conn, cfg Config) (*table, error) {
 }
 
 // describeLeases looks at the tables beside the outbox, and learns the lane count.
-func (t *table) describeLeases(ctx context.Context, conn *pgx.Conn, user string) (problems []string, err error) {
+func (t *table) describeLeases(ctx context.Context, conn *pgx.Conn, user string, mayEnter bool) (problems []string, err error) {
 	members, shares := t.name.beside(membersSuffix), t.name.beside(lanesSuffix)
 	for _, own := range []struct {
 		name   name
@@ -131,7 +134,7 @@ func (t *table) describeLeases(ctx context.Context, conn *pgx.Conn, user string)
 				user, own.name, own.rights, own.name.sql(), pgx.Identifier{user}.Sanitize()))
 		}
 	}
-	if len(problems) > 0 {
+	if len(problems) > 0 || !mayEnter {
 		return problems, nil
 	}
 	var low, high int
@@ -148,11 +151,15 @@ func (t *table) describeLeases(ctx context.Context, conn *pgx.Conn, user string)
 // describeColumns fills in the column types and returns what is wrong with the columns.
 func (t *table) describeColumns(ctx context.Context, conn *pgx.Conn) (problems []string, err error) {
 	rows, err := conn.Query(ctx, `
-		SELECT a.attname, coalesce(nullif(y.typbasetype, 0), y.oid), format_type(a.atttypid, a.atttypmod),
+		SELECT a.attname, (
+		           WITH RECURSIVE base AS (
+		               SELECT oid, typbasetype FROM pg_type WHERE oid = a.atttypid
+		               UNION ALL SELECT y.oid, y.typbasetype FROM base b JOIN pg_type y ON y.oid = b.typbasetype)
+		           SELECT oid FROM base WHERE typbasetype = 0), format_type(a.atttypid, a.atttypmod),
 		       EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisvalid AND i.indkey[0] = a.attnum
 		               AND i.indpred IS NULL AND (i.indisunique AND i.indnkeyatts = 1 OR c.relkind = 'p'))
-		FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid JOIN pg_class c ON c.oid = a.attrelid
-		WHERE a.attrelid = format('%I.%I', $1::text, $2::text)::regclass AND a.attnum > 0 AND NOT a.attisdropped`,
+		FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped`,
 		t.name.schema, t.name.table)
 	if err != nil {
 		return nil, fmt.Errorf("describing table %s: %w", t.name, err)

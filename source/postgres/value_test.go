@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // withPayload is an outbox whose payload has another type.
@@ -138,8 +136,8 @@ func TestC36Infinity(t *testing.T) {
 	for _, typ := range []string{"timestamptz", "timestamp", "date"} {
 		t.Run(typ, func(t *testing.T) {
 			w := newWorld(t, strings.Replace(outbox, "timestamptz NOT NULL DEFAULT now()", typ, 1))
-			// An offset shows where a value at the end of its range is converted.
-			w.exec("ALTER ROLE postgres IN DATABASE " + value[string](w, "SELECT current_database()") + " SET TimeZone = 'Etc/GMT+12'")
+			// Far from Greenwich a value at the end of its range is no instant any more.
+			w.exec("ALTER DATABASE " + value[string](w, "SELECT current_database()") + " SET TimeZone = 'Etc/GMT+12'")
 			list := []struct{ text, want string }{
 				{"infinity", ""},
 				{"-infinity", ""},
@@ -169,10 +167,6 @@ func TestC36Infinity(t *testing.T) {
 				t.Errorf("NULL: created %v", last)
 			}
 			got = got[extreme:]
-			zone := 0 * time.Hour
-			if typ != "timestamptz" {
-				zone = 12 * time.Hour
-			}
 			for i, c := range list {
 				created := got[i].Created
 				if c.want == "" {
@@ -180,11 +174,6 @@ func TestC36Infinity(t *testing.T) {
 						t.Errorf("%s: created %v, want the zero time", c.text, created)
 					}
 					continue
-				}
-				if typ == "timestamptz" { // the text was read in the session's zone, GMT+12 stands for -12
-					created = created.Add(-12 * time.Hour)
-				} else {
-					created = created.Add(-zone)
 				}
 				if day := created.UTC().Format("2006-01-02"); day != c.want {
 					t.Errorf("%s: created on %s, want %s", c.text, day, c.want)
@@ -264,5 +253,3 @@ func TestOldest(t *testing.T) {
 		t.Errorf("without created_at: oldest %v", created)
 	}
 }
-
-var _ = source.Event{}
