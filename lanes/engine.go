@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/outbox-forwarder/forwarder/source"
@@ -130,6 +131,8 @@ func (e *Engine) Gain(now time.Time, gained ...source.Lane) {
 		if l.ownership == owned || l.ownership == suspended && e.suspended {
 			continue
 		}
+		// It may have been drained since the last Ready.
+		e.drained = slices.DeleteFunc(e.drained, func(other source.Lane) bool { return other == id })
 		if e.suspended {
 			l.ownership = suspended
 			continue

@@ -95,6 +95,7 @@ type Keeper struct {
 	leases Leases
 	lanes  int
 	log    *repeat.Log
+	now    func() time.Time // time.Now, but in simulated time
 
 	// Only the goroutine of Own touches these.
 	me       string
@@ -120,6 +121,7 @@ func NewKeeper(cfg KeeperConfig, leases Leases, n int) *Keeper {
 	return &Keeper{
 		cfg: cfg, leases: leases, lanes: n,
 		log:  repeat.New(cfg.Logger, LogEvery),
+		now:  time.Now,
 		wake: make(chan struct{}, 1),
 	}
 }
@@ -199,7 +201,7 @@ func (k *Keeper) turn(ctx context.Context, h Holder) error {
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.TTL/3)
 	defer cancel()
 	if !k.joined {
-		start := time.Now()
+		start := k.now()
 		if err := k.leases.Join(ctx, k.me, k.cfg.TTL); err != nil {
 			// It may have joined. The row of an id that is not used again expires.
 			k.newLife()
@@ -210,7 +212,7 @@ func (k *Keeper) turn(ctx context.Context, h Holder) error {
 		h.Trust(start.Add(k.cfg.TTL - k.cfg.margin()))
 		k.cfg.Logger.Info("joined", "member", k.me, "ttl", k.cfg.TTL)
 	}
-	start := time.Now()
+	start := k.now()
 	k.mu.Lock()
 	retiring := k.retire
 	k.mu.Unlock()

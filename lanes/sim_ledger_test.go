@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/outbox-forwarder/forwarder/source"
 )
@@ -12,6 +13,7 @@ import (
 // the engine from outside, except for the recounts of check and the rule of covered.
 type ledger struct {
 	reading    bool
+	trusted    time.Time // the end of the leases
 	lanes      []ledgerLane
 	flying     map[int64]source.Lane
 	topics     map[string]int // of the flying
@@ -76,6 +78,9 @@ func (l *ledger) submit(s *simulation, run []*source.Event) {
 	at := &l.lanes[lane]
 	if at.ownership != owned {
 		failf("lane %d is submitted, which is not ours", lane)
+	}
+	if s.plan.lease > 0 && !s.now.Before(l.trusted) {
+		failf("lane %d is submitted %v after the end of its lease", lane, s.now.Sub(l.trusted))
 	}
 	if len(at.run) > 0 {
 		failf("lane %d has a second run in flight", lane)
@@ -178,8 +183,8 @@ func (l *ledger) deleted(ids []int64) {
 
 // drained checks that a lane that was drained left nothing behind.
 func (l *ledger) drained(s *simulation, lane source.Lane) {
-	if l.lanes[lane].ownership != draining {
-		failf("lane %d is drained, and is %d", lane, l.lanes[lane].ownership)
+	if l.lanes[lane].ownership == owned {
+		failf("lane %d is drained, and is ours", lane)
 	}
 	l.lanes[lane].ownership = notOurs
 	if len(l.lanes[lane].run) > 0 {

@@ -25,6 +25,9 @@ type plan struct {
 	// Shares of the requests.
 	readFails, deleteFails, deleteLost float64
 	ackLost, brokerFails, misordered   float64
+	// How long a lease is trusted, 0 for ever, and the share of the renewals that are late.
+	lease     time.Duration
+	renewLate float64
 	// Mean intervals; 0 for never.
 	moves, kills, stops, outages, vanishing, retries time.Duration
 }
@@ -91,6 +94,10 @@ func newPlan(r *rand.Rand) plan {
 	}
 	if chance(r, 0.1) {
 		p.misordered = 0.3
+	}
+	if chance(r, 0.3) {
+		p.lease = 200*time.Millisecond + 20*p.latency
+		p.renewLate = some(0.2)
 	}
 	return p
 }

@@ -145,6 +145,9 @@ func (s *simulation) begin() {
 	s.engine = NewEngine(cfg)
 	s.stopping = false
 	s.ledger = newLedger(cfg.Lanes)
+	if s.plan.lease > 0 {
+		s.renew()
+	}
 	for i := range cfg.Lanes {
 		s.gain(source.Lane(i))
 	}
@@ -174,7 +177,7 @@ func (s *simulation) step() {
 	default:
 		failf("nothing will ever happen again, and %d rows are left", s.table.left())
 	}
-	if s.input {
+	if s.input && !s.another() {
 		s.input = false
 		s.ledger.check(s)
 		s.ready(false)
@@ -187,12 +190,17 @@ func (s *simulation) step() {
 	}
 }
 
+// another says, now and then, that an input comes together with the next entry.
+func (s *simulation) another() bool {
+	return len(s.agenda) > 0 && s.agenda[0].at.Sub(s.now) < s.plan.latency && chance(s.r, 0.1)
+}
+
 // advance moves the clock. Now and then the engine is asked on the way: nothing may have
 // changed before the moment that it named.
 func (s *simulation) advance(to time.Time) {
 	if to.After(s.now) && chance(s.r, 0.05) {
 		s.now = s.now.Add(time.Duration(s.r.Int64N(int64(to.Sub(s.now)))))
-		if s.next.IsZero() || s.now.Before(s.next) {
+		if !s.input && (s.next.IsZero() || s.now.Before(s.next)) {
 			r := s.engine.Ready(s.now)
 			if r.Read != nil || len(r.Submit)+len(r.Delete)+len(r.Drained)+len(r.Notes) > 0 {
 				failf("the engine had %+v to do before the moment that it named, %v", r, s.next.Sub(epoch))

@@ -168,6 +168,19 @@ func (s *simulation) lose(lane source.Lane) {
 	s.engine.Lose(lane)
 }
 
+// renew renews the leases of an engine again and again, sometimes too late.
+func (s *simulation) renew() {
+	until := s.now.Add(s.plan.lease)
+	s.ledger.trusted = until
+	s.record('t', int64(until.Sub(epoch)))
+	s.engine.Trust(s.now, until)
+	wait := s.plan.lease / 3
+	if s.faulty(s.plan.renewLate) {
+		wait = time.Duration(s.r.Int64N(int64(2 * s.plan.lease)))
+	}
+	s.answer(s.generation, wait, s.renew)
+}
+
 // kill ends the engine as a crash does: what it has on the wire may still be done.
 func (s *simulation) kill() {
 	s.record('k')

@@ -181,7 +181,10 @@ func TestC75MorePartitions(t *testing.T) {
 	await(t, "the new partitions to be used", func() bool {
 		allAcked(t, submit(t, p, events("orders", next, 50, 50)...))
 		next += 50
-		return p.topic("orders").seen.Load() == 6
+		orders := p.topic("orders")
+		orders.mu.Lock()
+		defer orders.mu.Unlock()
+		return orders.partitionCount() == 6
 	})
 	allAcked(t, submit(t, p, events("orders", next, 50, 50)...))
 	next += 50

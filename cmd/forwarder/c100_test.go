@@ -91,7 +91,7 @@ func TestC100ExitCodes(t *testing.T) {
 	typo := write("typo.yaml", "log: {levle: info}")
 	missing := filepath.Join(dir, "missing.yaml")
 	const url, kafka = "--source-url=postgres://u@127.0.0.1:1/db", "--brokers=127.0.0.1:1"
-	const commands = "the commands are demo, help, init, parked, run, version"
+	const commands = "the commands are demo, help, init, ..."
 
 	for _, c := range []struct {
 		args    string

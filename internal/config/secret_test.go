@@ -159,6 +159,32 @@ func TestSecretsAppearNowhere(t *testing.T) {
 	}
 }
 
+// TestSecretsInBrokenFilesAppearNowhere: slips of a hand that make YAML read a password as
+// something else.
+func TestSecretsInBrokenFilesAppearNowhere(t *testing.T) {
+	for _, content := range []string{
+		"kafka: {sasl: {password: *hunter2}}",
+		"kafka:\n  sasl:\n    password: *hunter2\n",
+		"kafka:\n  sasl:\n    password:hunter2\n",
+		"kafka:\n  sasl:\n    password:hunter2: x\n",
+		"kafka:\n  sasl:\n    username: u\n    password:hunter2\n",
+		"kafka:\n  sasl:\n    pasword: hunter2\n",
+		"kafka:\n  sasl:\n    password: {hunter2: x}\n",
+		"kafka:\n  sasl:\n    password: !hunter2 x\n",
+		"kafka:\n  sasl:\n    ? [hunter2]\n    : x\n",
+		"kafka:\n  brokers: [u:hunter2@k:9092]\n",
+		"source:\n  postgres:\n    table: postgres:app:hunter2\n",
+		"postgres://u:hunter2@h/db",
+	} {
+		_, err := loadFile(content)
+		if err == nil {
+			t.Errorf("%q is accepted", content)
+		} else if where, leaked := leaks(err.Error()); leaked {
+			t.Errorf("%q: the password shows in %s", content, where)
+		}
+	}
+}
+
 // TestGoodURLsAreShownWithoutTheirPassword: hiding everything would also pass the test above.
 func TestGoodURLsAreShownWithoutTheirPassword(t *testing.T) {
 	for text, want := range map[string]string{

@@ -142,7 +142,7 @@ func forward(t testing.TB, s *Source, sink *recorder, change ...func(*lanes.Conf
 	}
 	f := &forwarding{t: t, source: &witness{Source: s, seen: make(map[int64][]int)}, sink: sink, logged: &logText{}}
 	var err error
-	f.Forwarder, err = lanes.NewForwarder(cfg, f.source, sink, slog.New(slog.NewTextHandler(f.logged, nil)), patience)
+	f.Forwarder, err = lanes.NewForwarder(cfg, f.source, sink, f.logged.logger(), patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,6 +181,11 @@ func (l *logText) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
+}
+
+// logger writes everything, from debug on.
+func (l *logText) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 func (l *logText) String() string {
