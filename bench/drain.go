@@ -57,10 +57,12 @@ func (s *stage) compare(ctx context.Context, title string, keys int) error {
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("printing: %w", err)
 	}
-	rates := func(name string) float64 {
-		return median(results[name], func(d drained) float64 { return d.rate(s.events) })
+	ratio := func(of func(drained) float64) float64 {
+		return median(results["forwarder"], of) / median(results["pipe"], of)
 	}
-	fmt.Printf("ratio forwarder/pipe: %.2f\n", rates("forwarder")/rates("pipe"))
+	fmt.Printf("ratio forwarder/pipe: %.2f; with start-up %.2f\n",
+		ratio(func(d drained) float64 { return d.rate(s.events) }),
+		ratio(func(d drained) float64 { return float64(s.events) / d.total.Seconds() }))
 	return nil
 }
 

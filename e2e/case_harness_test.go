@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"github.com/outbox-forwarder/forwarder/internal/servers"
 	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
@@ -436,5 +437,23 @@ func (p *process) quiet() {
 		if l.Level != "INFO" && l.Level != "DEBUG" {
 			p.t.Errorf("a warning without a cause: %s", l.text)
 		}
+	}
+}
+
+// asAdmin logs the test in where the broker asks for it.
+func asAdmin(secret string) kgo.Opt {
+	return kgo.SASL(plain.Auth{User: "admin", Pass: secret}.AsMechanism())
+}
+
+// grantWrite lets the user relay write a topic.
+func (s *stage) grantWrite(topic string) {
+	s.t.Helper()
+	rule := kadm.NewACLs().Topics(topic).ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpWrite).Allow("User:relay").AllowHosts("*")
+	results, err := s.kafka.CreateACLs(s.t.Context(), rule)
+	for _, r := range results {
+		err = errors.Join(err, r.Err)
+	}
+	if err != nil {
+		s.t.Fatalf("granting: %v", err)
 	}
 }

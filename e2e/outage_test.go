@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,7 +54,7 @@ func TestC17KilledBeforeDelete(t *testing.T) {
 	release := w.hold()
 	w.write(func(c *oracle.WriterConfig) { c.Events, c.Keys, c.Rollback = 500, 20, 0 }).wait()
 	events := w.left()
-	p := w.start()
+	p := w.start(shortLease)
 	w.received(events)
 	p.kill()
 	// A delete that the killed process sent waits in the server for the lock. It must not be
@@ -65,7 +64,7 @@ func TestC17KilledBeforeDelete(t *testing.T) {
 	if left := w.left(); left != events {
 		t.Fatalf("%d rows are left of %d, so the deletes were not held back", left, events)
 	}
-	p = w.start()
+	p = w.start(shortLease)
 	v := w.verdict()
 	if v.Repeated != events {
 		t.Errorf("%d repeats, want each of the %d events once more", v.Repeated, events)
@@ -191,55 +190,59 @@ func TestC07NothingHeldWhileSending(t *testing.T) {
 	p.stop()
 }
 
-// TestC93SIGTERMWithoutBroker stops a forwarder that cannot get its records acknowledged.
+// TestC93SIGTERMWithoutBroker stops a forwarder whose records in flight nobody acknowledges, by
+// one signal within its grace, and by a second one at once. No row may be lost by either.
 func TestC93SIGTERMWithoutBroker(t *testing.T) {
 	kafka := privateKafka(t)
 	w := newWorld(t, nil, kafka)
-	const grace = 3 * time.Second
-	p := w.start(fmt.Sprintf("FORWARDER_SHUTDOWN_GRACE=%s", grace))
-	w.write(func(c *oracle.WriterConfig) { c.Events = 500 }).wait()
-	w.awaitEmpty()
-	if err := kafka.Stop(); err != nil {
-		t.Fatal(err)
+	// stuck returns a forwarder with events in flight to a broker that is gone.
+	stuck := func(grace time.Duration) *process {
+		p := w.start("FORWARDER_SHUTDOWN_GRACE="+grace.String(), shortLease)
+		w.write(func(c *oracle.WriterConfig) { c.Events = 500 }).wait()
+		w.awaitEmpty()
+		if err := kafka.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		w.write(func(c *oracle.WriterConfig) { c.Events = 500 }).wait()
+		eventually(t, 20*time.Second, "a forwarder that says why it is not ready", func() bool {
+			ok, words := p.ready()
+			return !ok && strings.Contains(words, "kafka")
+		})
+		return p
 	}
-	w.write(func(c *oracle.WriterConfig) { c.Events = 500 }).wait()
-	waiting := w.left()
-	eventually(t, 20*time.Second, "an unready forwarder while the broker is away", func() bool {
-		ok, _ := p.ready()
-		return !ok
-	})
 
+	const grace = 3 * time.Second
+	p := stuck(grace)
+	waiting := w.left()
 	begun := time.Now()
 	p.terminate()
 	code := p.wait(grace + 2*time.Second)
 	t.Logf("exit code %d after %s with a grace of %s", code, time.Since(begun).Round(time.Millisecond), grace)
-	if code != 0 {
-		t.Errorf("exit code %d, want 0: a stop that keeps the rows is a clean one", code)
+	if code != 1 || !strings.Contains(p.output(), "they stay in the outbox") {
+		t.Errorf("exit code %d, want 1 and the reason: a stop that had to give up is no clean one", code)
 	}
 	if left := w.left(); left != waiting {
 		t.Errorf("%d rows are left, want all %d", left, waiting)
 	}
 
-	// Again, with a grace that outlasts the test's patience and a second signal.
-	p = w.start("FORWARDER_SHUTDOWN_GRACE=60s")
-	eventually(t, 20*time.Second, "a forwarder that says why it is not ready", func() bool {
-		ok, words := p.ready()
-		return !ok && strings.Contains(words, "kafka")
-	})
+	if err := kafka.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p = stuck(time.Minute)
 	p.terminate()
 	always(t, time.Second, "the first signal waits for acknowledgements", p.running)
 	begun = time.Now()
 	p.terminate()
 	code = p.wait(2 * time.Second)
 	t.Logf("exit code %d, %s after the second signal", code, time.Since(begun).Round(time.Millisecond))
-	if code == 0 {
-		t.Error("exit code 0 after a stop that was cut short")
+	if code != 1 {
+		t.Errorf("exit code %d, want 1 after a stop that was cut short", code)
 	}
 
 	if err := kafka.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p = w.start()
+	p = w.start(shortLease)
 	w.verdict()
 	p.stop()
 }

@@ -28,6 +28,9 @@ type Sink interface {
 	// gets exactly one outcome for each event, in any number of calls from any goroutine,
 	// also before Submit returns.
 	Submit(runs [][]*source.Event, report func([]source.Outcome))
+	// Recall takes back what was submitted and is not on the wire yet, with outcomes of class
+	// Broker. It does not wait.
+	Recall()
 }
 
 // Owner decides which lanes are ours.

@@ -129,7 +129,7 @@ func (m mutation) build(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	bin := filepath.Join(scratch, "mutant.test")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", list, "-o", bin, ".")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", list, "-o", bin, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the mutant: %v\n%s", err, out)
 	}

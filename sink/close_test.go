@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -137,5 +138,38 @@ func randomFaults(t *testing.T, seed uint64) {
 				t.Errorf("topic %s: event %d is missing", topic, id)
 			}
 		}
+	}
+}
+
+// What was submitted before is not sent any more, and what comes later is.
+func TestRecallSendsNothingMore(t *testing.T) {
+	c := fakeCluster(t, kfake.SeedTopics(1, "orders"))
+	p, _ := newProducer(t, c.ListenAddrs(), func(cfg *Config) { cfg.Linger = time.Second })
+	allAcked(t, submit(t, p, event(1, "orders", "a", "first"))) // learns the topic
+
+	answer, seen := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		once.Do(func() { close(seen) })
+		sleepUntil(c, answer)
+		return nil, nil, false
+	})
+	onWire, lingering := newReceipts(t), newReceipts(t)
+	p.Submit([][]*source.Event{events("orders", 1000, 300, 10)}, onWire.report)
+	<-seen
+	p.Submit([][]*source.Event{events("orders", 2000, 300, 10)}, lingering.report)
+	p.Recall()
+	for _, r := range []*receipts{onWire, lingering} {
+		for id, o := range r.await(300) {
+			if o.Class != source.Broker {
+				t.Fatalf("event %d: outcome %v (%v), want the broker's", id, o.Class, o.Err)
+			}
+		}
+	}
+	close(answer)
+	allAcked(t, submit(t, p, event(3000, "orders", "a", "last")))
+	// The request on the wire was answered too late for us, and was written or not.
+	if n := end(t, c.ListenAddrs(), "orders"); n != 2 && n != 302 {
+		t.Errorf("the topic holds %d records, want 2, or 302 with what was on the wire", n)
 	}
 }

@@ -96,6 +96,34 @@ func (p *Producer) Submit(runs [][]*source.Event, report func([]source.Outcome))
 	r.end()
 }
 
+// Recall takes back what was submitted, for it is not ours to send any more: nothing of it is
+// put on the wire from now on, and its events get the outcome Broker. Those that were on the
+// wire may have been written, or may yet be. It does not wait; what is submitted from now on
+// is not touched.
+//
+// The client keeps a record that waits behind one in flight, whatever becomes of its context.
+// So the clients are closed, and a new one takes over.
+func (p *Producer) Recall() {
+	if !p.renew(p.links.current.Load()) {
+		return
+	}
+	cur := p.links.current.Load().client
+	p.mu.Lock()
+	var old []*kgo.Client
+	for c := range p.clients {
+		if c != cur {
+			old = append(old, c)
+			delete(p.clients, c)
+		}
+	}
+	p.mu.Unlock()
+	for _, c := range old {
+		if !p.spawn(c.Close) {
+			c.Close()
+		}
+	}
+}
+
 // Close ends all sending. Events that are on their way get their outcomes before it returns:
 // those whose acknowledgement has not come are reported as Broker, and may have been written.
 // It does not wait for brokers.

@@ -117,7 +117,7 @@ func hostName() string {
 // nil without an error when ctx ends meanwhile.
 func (s *service) openSource(ctx context.Context) (*postgres.Source, error) {
 	var source *postgres.Source
-	err := s.persist(ctx, "PostgreSQL cannot be reached, it is tried again", func() (retry bool, err error) {
+	err := s.persist(ctx, "PostgreSQL", func() (retry bool, err error) {
 		source, err = postgres.Open(ctx, postgresConfig(s.cfg, s.log))
 		var setup *postgres.SetupError
 		return !errors.As(err, &setup), err
@@ -135,7 +135,7 @@ func (s *service) openSink(ctx context.Context) (*sink.Producer, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.persist(ctx, "Kafka cannot be reached, it is tried again", func() (retry bool, err error) {
+	err = s.persist(ctx, "Kafka", func() (retry bool, err error) {
 		err = producer.Check(ctx)
 		var connect *sink.ConnectError
 		return !errors.As(err, &connect) || !connect.Certain, err
@@ -152,8 +152,9 @@ func (s *service) openSink(ctx context.Context) (*sink.Producer, error) {
 }
 
 // persist tries until it succeeds, fails for good, or ctx is done; the last is no error.
-func (s *service) persist(ctx context.Context, msg string, try func() (retry bool, err error)) error {
+func (s *service) persist(ctx context.Context, whom string, try func() (retry bool, err error)) error {
 	log := repeat.New(s.log, lanes.LogEvery)
+	msg := whom + " cannot be reached, it is tried again"
 	defer s.setStarting("")
 	for {
 		retry, err := try()
@@ -161,7 +162,7 @@ func (s *service) persist(ctx context.Context, msg string, try func() (retry boo
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			log.Recovered(msg, "reached")
+			log.Recovered(msg, whom+" is reached")
 			return nil
 		case !retry:
 			return err

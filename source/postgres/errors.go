@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -83,11 +84,12 @@ func stale(err error) bool {
 	return false
 }
 
-// urlProblem says what is wrong with a connection string without showing it.
+// urlProblem says what is wrong with a connection string without showing any of it: what the
+// parser complains of may be a piece of the password. A file that it names is shown.
 func urlProblem(err error) string {
-	var parse *pgconn.ParseConfigError
-	if errors.As(err, &parse) && parse.Unwrap() != nil {
-		return "not a PostgreSQL connection string: " + parse.Unwrap().Error()
+	var file *fs.PathError
+	if errors.As(err, &file) {
+		return file.Error()
 	}
-	return "not a PostgreSQL connection string (postgres://user@host:5432/database)"
+	return "not a PostgreSQL connection string: write postgres://user:password@host:5432/database, with % and what follows for special characters, and check the values of its parameters"
 }

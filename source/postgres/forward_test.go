@@ -40,6 +40,9 @@ func (r *recorder) Submit(runs [][]*source.Event, report func([]source.Outcome))
 	}
 }
 
+// Recall takes nothing back: what is kept counts as on the wire.
+func (r *recorder) Recall() {}
+
 func (r *recorder) ack(ev *source.Event) {
 	r.acked = append(r.acked, ev)
 	r.reports([]source.Outcome{{ID: ev.ID, Class: source.Acked}})

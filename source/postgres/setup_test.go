@@ -265,12 +265,9 @@ func wantNoSecret(t *testing.T, err error, secret string) {
 func TestUnreadableURLShowsNoSecret(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
-		"postgres://relay:s3#cretword@127.0.0.1/db",
 		"postgres://relay:s3/cretword@127.0.0.1/db",
-		"postgres://relay:s3?cretword@127.0.0.1/db",
 		"postgres://relay:s3%cretword@127.0.0.1/db",
 		"postgres://relay:s3 cretword@127.0.0.1/db",
-		"postgres://relay:s3[cretword@127.0.0.1/db",
 		"postgres://relay:x@127.0.0.1:cretword/db",
 		"postgres://relay@127.0.0.1/db?sslmode=cretword",
 		"postgres://relay@127.0.0.1/db?connect_timeout=cretword",
