@@ -106,7 +106,7 @@ func TestC100ExitCodes(t *testing.T) {
 		{"print", []string{"init", "--print", "--source-url", s.url}, 0, ""},
 		{"unknown command", []string{"rum"}, 2, "run"},
 		{"unknown flag", []string{"run", "--broker", "x"}, 2, "--brokers"},
-		{"nothing given", []string{"run"}, 2, "kafka.brokers"},
+		{"nothing given", []string{"run"}, 2, "source.postgres.url"},
 		{"unreadable file", []string{"run", "--config", "/no/such/file"}, 2, "/no/such/file"},
 		{"no table", []string{"run", "--source-url", s.url, "--brokers", s.broker, "--admin-listen", address}, 2, "forwarder init"},
 		{"no database", []string{"run", "--source-url", strings.Replace(s.url, "/test_", "/none_", 1), "--brokers", s.broker, "--admin-listen", address}, 2, "none_"},

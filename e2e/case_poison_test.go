@@ -42,7 +42,7 @@ const (
 	highLimit  = "100000"
 )
 
-// shorten makes the values of a key readable: the large one is "big".
+// shortValues makes the values of a key readable: the large one is "big".
 func shortValues(records []*kgo.Record, key string) string {
 	return strings.ReplaceAll(values(records, key), text(bigPayload), "big")
 }
@@ -78,6 +78,7 @@ func TestC19FailedRecordHoldsBackItsKey(t *testing.T) {
 			if waiting.Part != "key" || waiting.ID != ids[1] || waiting.Topic != topic || waiting.Key == nil || *waiting.Key != "held" {
 				t.Errorf("what waits is %+v, want the key of row %d", waiting, ids[1])
 			}
+			eventually(t, drainLimit, "only the key's rows are left", func() bool { return s.left() == 3 })
 			always(t, time.Second, "nothing of the key is published while its first row waits", func() bool {
 				return s.count(topic) == 6 && s.left() == 3
 			})

@@ -240,7 +240,6 @@ func TestC74TopicMadeAgain(t *testing.T) {
 // TestC75PartitionsRaised doubles a topic's partitions under load. Records carry the time at
 // which the broker has appended them, so that those of one key compare across partitions.
 func TestC75PartitionsRaised(t *testing.T) {
-	t.Parallel()
 	s := newStage(t, nil, nil)
 	topic := s.makeTopic("", 3, map[string]string{"message.timestamp.type": "LogAppendTime"})
 	p := s.start(inJSON)
@@ -249,8 +248,8 @@ func TestC75PartitionsRaised(t *testing.T) {
 	if _, err := s.kafka.UpdatePartitions(t.Context(), 6, topic); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing asks for the change to be seen; the forwarder looks at its topics twice a minute.
-	eventually(t, 50*time.Second, "a warning", func() bool { return p.warnings("partition count") > 0 })
+	p.retry(0) // by which it looks at its topics at once, else twice a minute
+	eventually(t, drainLimit, "a warning", func() bool { return p.warnings("partition count") > 0 })
 	before := writer.end()
 	s.awaitEmpty()
 	again := s.trickle(topic, 50, before, 2*time.Millisecond)

@@ -37,6 +37,7 @@ type Engine struct {
 	rescanned bool      // it was sent from Start by the clock
 	nextRead  time.Time
 	pause     time.Duration // before the next read, after a page without rows
+	full      bool          // the last page was full
 	rescanAt  time.Time
 	readFails int
 	avgSize   int // bytes of an event, a cautious average
@@ -44,11 +45,8 @@ type Engine struct {
 	pausedUntil time.Time // submits wait for the broker side
 	brokerFails int
 
-	acked       []int64 // to be deleted
-	ackedSince  time.Time
-	deleting    int // deletes on their way
-	deleteFails int
-	deleteAt    time.Time // not before, after a failure
+	shards   []shard   // of deletes, see there
+	fencedAt time.Time // when the floor last got a fence
 
 	trusted   time.Time // nothing is submitted from then on; zero for never
 	suspended bool      // that moment has passed
@@ -66,6 +64,7 @@ const (
 	owned               // we read and submit
 	draining            // what is in flight is finished, nothing is begun
 	suspended           // ours again, if the trust in the leases is renewed in time
+	awaiting            // ours again, once the run that was in flight when we lost it has its outcomes
 )
 
 type lane struct {
@@ -82,6 +81,20 @@ type lane struct {
 }
 
 func (l *lane) waiting() int { return len(l.queue) - l.head }
+
+// shard is the deletes of a share of the lanes, one statement at a time: a lane's rows are
+// deleted in the order in which they were acknowledged, so that what a crash leaves to be sent
+// again is a suffix of each key.
+type shard struct {
+	acked   []int64 // to be deleted, in order
+	since   time.Time
+	out     bool   // a delete is on its way
+	reads   uint64 // the floor's count when it was sent
+	fails   int
+	retryAt time.Time // not before, after a failure
+}
+
+func (e *Engine) shard(lane source.Lane) *shard { return &e.shards[int(lane)%len(e.shards)] }
 
 type state uint8
 
@@ -120,11 +133,14 @@ func NewEngine(cfg Config) *Engine {
 		known:   make(map[int64]*item, cfg.MaxEvents),
 		parts:   make(map[Part]*waiting),
 		careful: make(map[string]*inquest),
+		shards:  make([]shard, cfg.Deleters),
 		avgSize: 4096,
 	}
 }
 
-// Gain makes lanes ours. Their rows are read from the start of the table.
+// Gain makes lanes ours. Their rows are read from the start of the table. A lane that was
+// lost with a run in flight waits for the outcomes: another replica may have delivered those
+// events meanwhile, and what came after them, so none of them may be put back.
 func (e *Engine) Gain(now time.Time, gained ...source.Lane) {
 	for _, id := range gained {
 		l := &e.lanes[id]
@@ -133,6 +149,10 @@ func (e *Engine) Gain(now time.Time, gained ...source.Lane) {
 		}
 		// It may have been drained since the last Ready.
 		e.drained = slices.DeleteFunc(e.drained, func(other source.Lane) bool { return other == id })
+		if l.ownership == awaiting || l.ownership == notOurs && l.left > 0 {
+			l.ownership = awaiting
+			continue
+		}
 		if e.suspended {
 			l.ownership = suspended
 			continue
@@ -152,8 +172,17 @@ func (e *Engine) Gain(now time.Time, gained ...source.Lane) {
 func (e *Engine) Lose(lost ...source.Lane) { e.giveUp(notOurs, lost) }
 
 // Drain begins to give lanes up: nothing of them is submitted any more, and once what is in
-// flight has its outcome and what was acknowledged is deleted, Ready.Drained names them.
-func (e *Engine) Drain(lanes ...source.Lane) { e.giveUp(draining, lanes) }
+// flight has its outcome and what was acknowledged is deleted, Ready.Drained names them; also
+// lanes that are not ours any more, since Stop has drained them already.
+func (e *Engine) Drain(lanes ...source.Lane) {
+	e.giveUp(draining, lanes)
+	for _, id := range lanes {
+		if l := &e.lanes[id]; l.ownership == notOurs && !slices.Contains(e.drained, id) {
+			l.ownership = draining
+			e.checkDrained(id)
+		}
+	}
+}
 
 func (e *Engine) giveUp(to ownership, given []source.Lane) {
 	for _, id := range given {
@@ -280,6 +309,7 @@ func (e *Engine) Page(now time.Time, page *source.Page) {
 	if !page.Full && e.trial > 0 {
 		e.endTrials()
 	}
+	e.full = page.Full
 	switch {
 	case page.Full:
 		e.pause = 0
@@ -376,15 +406,19 @@ func (e *Engine) ReadFailed(now time.Time) {
 	e.rescanAt = time.Time{} // after every reconnect the table is read from its start
 }
 
+// Deleting says that a Ready.Delete that is on its way runs as transaction xid.
+func (e *Engine) Deleting(now time.Time, ids []int64, xid uint64) {
+	sh := e.shard(e.acknowledged(ids[0]).lane)
+	e.floor.Ours(xid)
+	e.floor.Fence(sh.reads, xid)
+	e.fencedAt = now
+}
+
 // Deleted says that a Ready.Delete has committed.
 func (e *Engine) Deleted(ids []int64) {
-	e.deleting--
-	e.deleteFails = 0
+	e.finished(ids).fails = 0
 	for _, id := range ids {
-		it := e.known[id]
-		if it == nil || it.state != acknowledged {
-			panic(fmt.Sprintf("lanes: row %d was deleted without an acknowledgement", id))
-		}
+		it := e.acknowledged(id)
 		delete(e.known, id)
 		l := &e.lanes[it.lane]
 		l.undeleted--
@@ -399,13 +433,31 @@ func (e *Engine) Deleted(ids []int64) {
 // DeleteFailed says that a Ready.Delete did not commit, or may not have. It is asked for
 // again; deleting a row twice does no harm.
 func (e *Engine) DeleteFailed(now time.Time, ids []int64) {
-	e.deleting--
-	e.deleteFails++
-	e.deleteAt = now.Add(e.cfg.Store.after(e.deleteFails, e.cfg.Rand))
-	if len(e.acked) == 0 {
-		e.ackedSince = now
+	sh := e.finished(ids)
+	sh.fails++
+	sh.retryAt = now.Add(e.cfg.Store.after(sh.fails, e.cfg.Rand))
+	if len(sh.acked) == 0 {
+		sh.since = now
 	}
-	e.acked = append(e.acked, ids...)
+	sh.acked = append(slices.Clone(ids), sh.acked...)
+}
+
+// finished returns the shard that a delete was of.
+func (e *Engine) finished(ids []int64) *shard {
+	sh := e.shard(e.acknowledged(ids[0]).lane)
+	if !sh.out {
+		panic(fmt.Sprintf("lanes: the delete of row %d has finished and was not on its way", ids[0]))
+	}
+	sh.out = false
+	return sh
+}
+
+func (e *Engine) acknowledged(id int64) *item {
+	it := e.known[id]
+	if it == nil || it.state != acknowledged {
+		panic(fmt.Sprintf("lanes: row %d was deleted without an acknowledgement", id))
+	}
+	return it
 }
 
 // RetryAll makes everything that waits after a failure due now, and returns how many parts

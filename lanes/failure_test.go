@@ -394,4 +394,3 @@ func TestLaneWaitsPastMaxPartsAndComesBack(t *testing.T) {
 		t.Errorf("%d rows are left, parked %+v", s.table.left(), s.e.Parked())
 	}
 }
-

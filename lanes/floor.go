@@ -20,10 +20,14 @@ const maxMarks = 40
 // a floor that is too low costs a scan, and Start is always right.
 //
 // Ids are taken before their transaction commits, so the highest id seen says nothing about
-// lower ones. The floor rises by marks: a read that covered everything up to id a in a
-// snapshot leaves the mark (a, xmax). Every id up to a was taken by a transaction below
-// xmax, so once a later snapshot shows that all of those have ended, a read in that snapshot
-// has seen what they left, as far as that read reached.
+// lower ones. The floor rises by marks: a read that covered everything up to id a leaves a
+// mark with a fence, an xid that was assigned after the read's snapshot was taken. Every id up
+// to a was taken by a transaction below the fence, so once a later snapshot shows that all of
+// those have ended, a read in that snapshot has seen what they left, as far as it reached.
+//
+// A snapshot's own xmax is no fence: it is one above the last xid that has *ended*, and
+// running transactions at or above it are in no snapshot. Fences come from our own deletes,
+// which have an xid anyway, or where there is none for a while from a read that takes one.
 //
 // A transaction that stays open for longer than Age is set aside with the floor of that
 // moment, and holds the floor no longer. When a page's snapshot shows that it has ended, the
@@ -36,16 +40,22 @@ type Floor[P comparable] struct {
 
 	at    int64                // every live part is covered up to here
 	top   int64                // the highest id that any page returned
-	marks []mark               // in the order of the reads; xmax never falls
+	marks []mark               // in the order of the reads
+	reads uint64               // pages observed
 	born  map[uint64]time.Time // when a running transaction was first seen
 	aside map[uint64]int64     // transactions set aside, with the floor of that moment
+	ours  []uint64             // transactions that insert nothing: our own deletes
 	held  map[P]int64          // parts behind: covered up to here
 }
 
 type mark struct {
-	id   int64
-	xmax uint64
+	id    int64
+	fence uint64 // every transaction that took an id up to id is below it; 0 while unknown
+	read  uint64 // the number of the read that left it
 }
+
+// settledFence is below every xid that can be running.
+const settledFence = 1
 
 // NewFloor returns a floor at Start.
 func NewFloor[P comparable](age time.Duration) *Floor[P] {
@@ -87,7 +97,6 @@ func (f *Floor[P]) Observe(now time.Time, page *source.Page) bool {
 	if page.Full {
 		covered = last
 	}
-	f.rise(oldest, covered)
 	if len(f.marks) >= maxMarks {
 		kept := f.marks[:0]
 		for i := 0; i < len(f.marks); i += 2 {
@@ -95,8 +104,41 @@ func (f *Floor[P]) Observe(now time.Time, page *source.Page) bool {
 		}
 		f.marks = kept
 	}
-	f.marks = append(f.marks, mark{covered, snap.Xmax})
+	f.reads++
+	f.marks = append(f.marks, mark{covered, page.Fence, f.reads})
+	f.rise(oldest, covered)
 	return true
+}
+
+// Reads numbers the pages observed, for Fence.
+func (f *Floor[P]) Reads() uint64 { return f.reads }
+
+// Fence gives the marks of the first reads, by Reads, their fence: an xid that was assigned
+// after the last of them was answered.
+func (f *Floor[P]) Fence(reads, xid uint64) {
+	for i := range f.marks {
+		if m := &f.marks[i]; m.fence == 0 && m.read <= reads {
+			m.fence = xid
+		}
+	}
+}
+
+// Ours says that a running transaction inserts nothing, so that nobody has to wait for it.
+func (f *Floor[P]) Ours(xid uint64) { f.ours = append(f.ours, xid) }
+
+// WantsFence reports whether the floor could rise if a mark had its fence.
+func (f *Floor[P]) WantsFence() bool {
+	return slices.ContainsFunc(f.marks, func(m mark) bool { return m.fence == 0 && m.id > f.at })
+}
+
+// pull lowers the floor. Where it stood was right and is right again as soon as a read from
+// further down has covered it, so it stays as a mark.
+func (f *Floor[P]) pull(to int64) {
+	if to >= f.at {
+		return
+	}
+	f.marks = append(f.marks, mark{f.at, settledFence, f.reads})
+	f.at = to
 }
 
 // ended pulls every floor back to where the transactions that were set aside, and that the
@@ -110,7 +152,7 @@ func (f *Floor[P]) ended(snap *source.Snapshot) bool {
 		found = true
 		delete(f.aside, xid)
 		delete(f.born, xid)
-		f.at = min(f.at, floor)
+		f.pull(floor)
 		for part, at := range f.held {
 			f.held[part] = min(at, floor)
 		}
@@ -118,12 +160,16 @@ func (f *Floor[P]) ended(snap *source.Snapshot) bool {
 	return found
 }
 
-// holder returns the oldest transaction that holds the floor in this snapshot, or xmax, and
-// sets those aside that have been open for too long.
+// holder returns the oldest transaction that holds the floor in this snapshot, or the lowest xid
+// that the snapshot says nothing of, and sets those aside that have been open for too long.
 func (f *Floor[P]) holder(now time.Time, snap *source.Snapshot, sent int64) uint64 {
+	f.ours = slices.DeleteFunc(f.ours, snap.Shows) // not by Xmin, which a long transaction holds
 	oldest := snap.Xmax
+	for slices.Contains(f.ours, oldest) {
+		oldest++
+	}
 	for _, xid := range snap.Running {
-		if _, ok := f.aside[xid]; ok {
+		if _, ok := f.aside[xid]; ok || slices.Contains(f.ours, xid) {
 			continue
 		}
 		since, seen := f.born[xid]
@@ -150,7 +196,7 @@ func (f *Floor[P]) holder(now time.Time, snap *source.Snapshot, sent int64) uint
 func (f *Floor[P]) rise(oldest uint64, covered int64) {
 	best := int64(Start)
 	for _, m := range f.marks {
-		if m.xmax <= oldest {
+		if m.fence != 0 && m.fence <= oldest {
 			best = max(best, m.id)
 		}
 	}
@@ -158,7 +204,7 @@ func (f *Floor[P]) rise(oldest uint64, covered int64) {
 		return
 	}
 	f.at = max(f.at, min(best, covered))
-	f.marks = slices.DeleteFunc(f.marks, func(m mark) bool { return m.id <= best })
+	f.marks = slices.DeleteFunc(f.marks, func(m mark) bool { return m.id <= f.at })
 }
 
 // Hold notes that a row of the part was dropped from memory or passed over: the part is
@@ -183,7 +229,7 @@ func (f *Floor[P]) Release(part P) int64 {
 		return f.at
 	}
 	delete(f.held, part)
-	f.at = min(f.at, at)
+	f.pull(at)
 	return at
 }
 
@@ -198,4 +244,4 @@ func (f *Floor[P]) Held(part P) (at int64, ok bool) {
 
 // Reset pulls the floor back to the start of the table, for the rows whose id was taken
 // before their transaction had an xid. As with Release, no read may be on its way.
-func (f *Floor[P]) Reset() { f.at = Start }
+func (f *Floor[P]) Reset() { f.pull(Start) }

@@ -28,24 +28,41 @@ func TestFloorModel(t *testing.T) {
 const modelLanes = 3
 
 // floorModel is a reader that keeps the rules of a Floor's user, and no more than that: it
-// reads serially, has a queue for each lane, and puts lanes behind and back at random.
+// reads serially, has a queue for each lane, deletes what is delivered in transactions of its
+// own, and puts lanes behind and back at random.
 type floorModel struct {
 	r     *rand.Rand
 	step  int
 	table *table
 	open  []*transaction
 	limit int
+	// The shares of the reads that ask for a fence, and of the deletes that tell their xid.
+	fences, tell float64
 
-	floor  *Floor[int]
-	behind [modelLanes]bool
-	known  map[int64]bool // true once acknowledged
-	queue  [modelLanes][]int64
-	sent   *source.Read // nil while no read is on its way
-	page   *source.Page // the answer, once its snapshot is taken
+	floor   *Floor[int]
+	behind  [modelLanes]bool
+	known   map[int64]bool // true once acknowledged
+	queue   [modelLanes][]int64
+	deletes []*deletion
 
-	covered int64 // by the last accepted page
+	sent    *source.Read // nil while no read is on its way
+	page    *source.Page // the answer, once its snapshot is taken
+	running []uint64     // when it was taken
+	nextXid uint64       // likewise
+
+	covered int64  // by the last accepted page
+	fence   uint64 // of the last accepted page; 0 while unknown
+	highest int64  // where the floor has been
 	place   map[source.TopicKey]int
 	out     map[int64]bool
+}
+
+// deletion is a delete statement on its way.
+type deletion struct {
+	transaction
+	ids   []int64
+	reads uint64 // the floor's count when it was sent
+	told  bool   // the floor has heard of its xid
 }
 
 func newFloorModel(seed uint64) *floorModel {
@@ -54,9 +71,12 @@ func newFloorModel(seed uint64) *floorModel {
 		r:       r,
 		table:   newTable(),
 		limit:   pick(r, 1, 2, 3, 5, 20),
+		fences:  pick(r, 0, 0.1, 1),
+		tell:    pick(r, 0, 0.5, 1),
 		floor:   NewFloor[int](time.Duration(pick(r, 3, 10, 30, 200))),
 		known:   make(map[int64]bool),
 		covered: Start,
+		highest: Start,
 		place:   make(map[source.TopicKey]int),
 		out:     make(map[int64]bool),
 	}
@@ -128,7 +148,7 @@ func (m *floorModel) advanceRead() {
 		if chance(m.r, 0.1) {
 			m.floor.Reset()
 		}
-		m.sent = &source.Read{Floor: m.floor.At(), Lanes: []source.Lane{}, Limit: m.limit, Bytes: 1 << 20}
+		m.sent = &source.Read{Floor: m.floor.At(), Lanes: []source.Lane{}, Limit: m.limit, Bytes: 1 << 20, Fence: chance(m.r, m.fences)}
 		for lane, behind := range m.behind {
 			if !behind {
 				m.sent.Lanes = append(m.sent.Lanes, source.Lane(lane))
@@ -138,10 +158,14 @@ func (m *floorModel) advanceRead() {
 			m.sent.Known = append(m.sent.Known, id)
 		}
 	case m.page == nil:
+		m.running, m.nextXid = slices.Clone(m.table.running), m.table.nextXid
 		m.page = m.table.read(m.sent)
 	default:
 		page, sent := m.page, m.sent.Floor
 		m.page, m.sent = nil, nil
+		if len(m.floor.marks) >= maxMarks {
+			m.fence, m.highest = 0, Start // what was remembered may be thinned out
+		}
 		if m.floor.Observe(m.now(), page) {
 			m.accept(page)
 			m.checkFloor(page, sent)
@@ -164,32 +188,39 @@ func (m *floorModel) accept(page *source.Page) {
 	}
 }
 
-// checkFloor: where every running transaction is set aside, the floor reaches what this read
-// and the one before have covered. Nothing but a part that comes back, a reset, or the end of
-// a transaction that was set aside takes it down.
+// checkFloor checks that nothing is read again without need. Where every transaction that was
+// running is set aside or only deletes, the floor reaches what this read and the one before
+// have covered. Where it has been once, it is again as soon as a read has covered that.
 func (m *floorModel) checkFloor(page *source.Page, sent int64) {
 	covered := m.floor.Top()
 	if page.Full {
 		covered = page.Events[len(page.Events)-1].ID
 	}
-	quiet := !slices.ContainsFunc(page.Snapshot.Running, func(xid uint64) bool {
+	quiet := m.fence != 0 && m.fence < m.nextXid && !slices.ContainsFunc(m.running, func(xid uint64) bool {
 		_, aside := m.floor.aside[xid]
-		return !aside
+		return !aside && !slices.ContainsFunc(m.deletes, func(d *deletion) bool { return d.told && d.xid == xid })
 	})
-	if want := min(m.covered, covered); quiet && m.floor.At() < want {
-		failf("two reads covered %d, nothing holds the floor, and it is at %d", want, m.floor.At())
+	at := m.floor.At()
+	if want := min(m.covered, covered); quiet && at < want {
+		failf("two reads covered %d, nothing holds the floor, and it is at %d", want, at)
 	}
-	if m.floor.At() < sent {
-		failf("the floor fell from %d to %d by an accepted page", sent, m.floor.At())
+	if want := min(m.highest, covered); at < want {
+		failf("the floor has been at %d, a read covered %d, and it is at %d", m.highest, covered, at)
+	}
+	if at < sent {
+		failf("the floor fell from %d to %d by an accepted page", sent, at)
 	}
 	for _, xid := range page.Snapshot.Running {
-		if born, ok := m.floor.born[xid]; ok && m.now().Sub(born) > m.floor.Age {
+		if born, ok := m.floor.born[xid]; ok && m.now().Sub(born) > m.floor.Age && !slices.Contains(m.floor.ours, xid) {
 			if _, aside := m.floor.aside[xid]; !aside {
 				failf("transaction %d has been open for %d steps and is not set aside", xid, m.now().Sub(born))
 			}
 		}
 	}
-	m.covered = covered
+	if i := slices.IndexFunc(m.floor.ours, page.Snapshot.Shows); i >= 0 {
+		failf("transaction %d has ended and is remembered", m.floor.ours[i])
+	}
+	m.covered, m.fence, m.highest = covered, page.Fence, max(m.highest, at)
 }
 
 // moveLanes puts a lane behind, with a part of its queue dropped, or back.
@@ -223,10 +254,39 @@ func (m *floorModel) deliver() {
 		m.known[id] = true
 		m.sink(m.table.byID[id])
 	}
-	for _, r := range slices.Clone(m.table.rows) {
-		if m.known[r.ID] && chance(m.r, 0.4) {
-			m.table.remove(r)
-			delete(m.known, r.ID)
+	m.delete()
+}
+
+// delete lets the deletes take a step: begin, take an xid, tell it, end.
+func (m *floorModel) delete() {
+	if len(m.deletes) < 2 && chance(m.r, 0.4) {
+		d := &deletion{reads: m.floor.Reads()}
+		for _, r := range m.table.rows {
+			if m.known[r.ID] && chance(m.r, 0.5) && !slices.ContainsFunc(m.deletes, func(other *deletion) bool { return slices.Contains(other.ids, r.ID) }) {
+				d.ids = append(d.ids, r.ID)
+			}
+		}
+		m.deletes = append(m.deletes, d)
+	}
+	for _, d := range slices.Clone(m.deletes) {
+		switch {
+		case chance(m.r, 0.4):
+		case d.xid == 0:
+			m.table.takeXid(&d.transaction)
+		case !d.told && chance(m.r, m.tell):
+			d.told = true
+			m.floor.Ours(d.xid)
+			m.floor.Fence(d.reads, d.xid)
+			if m.fence == 0 && d.reads == m.floor.Reads() {
+				m.fence = d.xid
+			}
+		case chance(m.r, 0.5):
+			m.table.end(&d.transaction, true)
+			for _, id := range d.ids {
+				m.table.remove(m.table.byID[id])
+				delete(m.known, id)
+			}
+			m.deletes = slices.DeleteFunc(m.deletes, func(other *deletion) bool { return other == d })
 		}
 	}
 }

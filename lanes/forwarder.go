@@ -18,8 +18,10 @@ type Source interface {
 	// Read answers one page. Calls are serial. The page holds no event that the read excludes.
 	Read(ctx context.Context, read *source.Read) (*source.Page, error)
 	// Delete removes rows by id, which are in ascending order; ids that are gone already are
-	// no error. It is called concurrently with Read and with itself.
-	Delete(ctx context.Context, ids []int64) error
+	// no error. As soon as the transaction has its xid, which was assigned after the call,
+	// began is told; where a delete is tried again it is told again, and where there are no
+	// xids, never. Delete is called concurrently with Read and with itself.
+	Delete(ctx context.Context, ids []int64, began func(xid uint64)) error
 }
 
 // Sink is the broker.
@@ -38,6 +40,9 @@ type Owner interface {
 	// Own holds lanes on behalf of h until ctx is done, and then gives them up. It returns
 	// early with an error only when it cannot go on.
 	Own(ctx context.Context, h Holder) error
+	// Retire asks Own to take no more lanes and to drain those that it holds, while it goes on
+	// to hold what h has not finished with. It returns at once.
+	Retire()
 }
 
 // Holder is what an Owner tells. Its methods return at once.
@@ -68,6 +73,9 @@ func (s Sole) Own(ctx context.Context, h Holder) error {
 	return nil
 }
 
+// Retire does nothing: nobody waits for the lanes.
+func (s Sole) Retire() {}
+
 // Forwarder is the shell around an Engine: one loop that owns it, one reader, one submitter
 // and a few deleters. See Run for its one lifecycle.
 type Forwarder struct {
@@ -76,9 +84,11 @@ type Forwarder struct {
 	sink   Sink
 	log    *repeat.Log
 	grace  time.Duration
+	now    func() time.Time // time.Now, but in simulated time
 
 	inbox  *inbox
 	trust  atomic.Pointer[time.Time] // see Holder.Trust; nil for good
+	term   atomic.Uint64             // how often lanes were lost
 	reads  chan *source.Read
 	runs   *runQueue
 	delete chan []int64
@@ -126,6 +136,7 @@ func NewForwarder(cfg Config, src Source, sink Sink, log *slog.Logger, grace tim
 		sink:     sink,
 		log:      repeat.New(log, LogEvery),
 		grace:    grace,
+		now:      time.Now,
 		inbox:    newInbox(),
 		reads:    make(chan *source.Read, 1),
 		runs:     newRunQueue(),
@@ -156,7 +167,7 @@ func (f *Forwarder) Run(ctx context.Context, owner Owner) error {
 	owned := make(chan error, 1)
 	workers.Go(func() { owned <- owner.Own(owning, f) })
 
-	err := f.loop(ctx, owned)
+	err := f.loop(ctx, owner, owned)
 	disown(err)
 	end()
 	workers.Wait()
@@ -164,15 +175,14 @@ func (f *Forwarder) Run(ctx context.Context, owner Owner) error {
 }
 
 // loop is the only goroutine that feeds the engine.
-func (f *Forwarder) loop(ctx context.Context, owned <-chan error) error {
+func (f *Forwarder) loop(ctx context.Context, owner Owner, owned <-chan error) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stop := ctx.Done()
 	var grace <-chan time.Time
 	var failure error
 	for {
-		now := time.Now()
-		next, done := f.step(now)
+		next, done := f.step(f.now())
 		if done {
 			return failure
 		}
@@ -182,13 +192,15 @@ func (f *Forwarder) loop(ctx context.Context, owned <-chan error) error {
 		case <-timer.C:
 		case <-stop:
 			stop = nil
-			grace = f.beginStop()
+			f.beginStop(owner)
+			grace = time.After(f.grace)
 		case err := <-owned:
 			owned = nil
 			if err != nil {
 				failure = err
 				stop = nil
-				grace = f.beginStop()
+				f.beginStop(owner)
+				grace = time.After(f.grace)
 			}
 		case <-grace:
 			s := f.Stats()
@@ -199,11 +211,13 @@ func (f *Forwarder) loop(ctx context.Context, owned <-chan error) error {
 	}
 }
 
-func (f *Forwarder) beginStop() <-chan time.Time {
+// beginStop lets the owner give up one by one the lanes that have nothing in flight, so that
+// peers do not wait for them until the last acknowledgement has come.
+func (f *Forwarder) beginStop(owner Owner) {
 	f.mu.Lock()
 	f.engine.Stop()
 	f.mu.Unlock()
-	return time.After(f.grace)
+	owner.Retire()
 }
 
 // pulse bounds the pause of the loop, so that Alive can tell that it turns.
@@ -212,10 +226,11 @@ const pulse = time.Second
 // step takes in what arrived and does what the engine wants. It returns how long it may wait
 // for more.
 func (f *Forwarder) step(now time.Time) (wait time.Duration, done bool) {
+	term := f.term.Load() // before the inbox is emptied: see Lose
 	in := f.inbox.take()
 	f.mu.Lock()
 	f.turn = now
-	f.takeIn(now, &in)
+	recall := f.takeIn(now, &in)
 	ready := f.engine.Ready(now)
 	var calls []func()
 	for _, lane := range ready.Drained {
@@ -228,11 +243,14 @@ func (f *Forwarder) step(now time.Time) (wait time.Duration, done bool) {
 	f.mu.Unlock()
 
 	f.inbox.recycle(in)
+	if recall {
+		f.sink.Recall()
+	}
 	if ready.Read != nil {
 		f.reads <- ready.Read // never blocks: one read at a time
 	}
 	if len(ready.Submit) > 0 {
-		f.runs.put(ready.Submit)
+		f.runs.put(batch{term, ready.Submit})
 	}
 	for _, ids := range ready.Delete {
 		f.delete <- ids // never blocks: at most Deleters at a time
@@ -248,14 +266,17 @@ func (f *Forwarder) step(now time.Time) (wait time.Duration, done bool) {
 	return wait, done
 }
 
-// takeIn feeds the engine. The order matters: lanes are lost before outcomes are looked at.
-func (f *Forwarder) takeIn(now time.Time, in *arrivals) {
+// takeIn feeds the engine. The order matters: lanes are lost before outcomes are looked at. It
+// reports whether lanes were lost while something was in flight: the end of the trust need not
+// have been noticed before, when the whole process was stopped.
+func (f *Forwarder) takeIn(now time.Time, in *arrivals) (recall bool) {
 	for _, c := range in.changes {
 		switch c.kind {
 		case gain:
 			f.engine.Gain(now, c.lanes...)
 		case lose:
 			f.engine.Lose(c.lanes...)
+			recall = f.engine.flying > 0
 		case trust:
 			f.engine.Trust(now, c.until)
 		case drain:
@@ -264,6 +285,9 @@ func (f *Forwarder) takeIn(now time.Time, in *arrivals) {
 			}
 			f.engine.Drain(c.lanes...)
 		}
+	}
+	for _, d := range in.deleting {
+		f.engine.Deleting(now, d.ids, d.xid)
 	}
 	f.engine.Outcomes(now, in.outcomes)
 	if in.answered {
@@ -283,6 +307,7 @@ func (f *Forwarder) takeIn(now time.Time, in *arrivals) {
 			f.engine.Deleted(d.ids)
 		}
 	}
+	return recall
 }
 
 func (f *Forwarder) readLoop(ctx context.Context) {
@@ -308,13 +333,13 @@ func (f *Forwarder) deleteLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case ids := <-f.delete:
-			err := f.source.Delete(ctx, ids)
+			err := f.source.Delete(ctx, ids, func(xid uint64) { f.inbox.deleting(deleting{ids, xid}) })
 			if err != nil && ctx.Err() == nil {
 				f.log.Log(ctx, slog.LevelWarn, "delete", "deleting acknowledged rows failed, it is tried again", "count", len(ids), "err", err)
 			} else if err == nil {
 				f.log.Recovered("delete", "acknowledged rows are deleted again")
 			}
-			f.inbox.deleted(ids, err)
+			f.inbox.deleted(deleted{ids, err})
 		}
 	}
 }
@@ -325,7 +350,9 @@ func (f *Forwarder) submitLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-f.runs.wake:
-			f.submit(f.runs.take())
+			for _, b := range f.runs.take() {
+				f.submit(b)
+			}
 		}
 	}
 }
@@ -335,13 +362,15 @@ func (f *Forwarder) submitLoop(ctx context.Context) {
 var ErrLeaseEnded = errors.New("the lease ended before the event was submitted")
 
 // submit looks at the clock once more: between the engine's decision and now, the process may
-// have been stopped for longer than the lease.
-func (f *Forwarder) submit(runs [][]*source.Event) {
-	if until := f.trust.Load(); until == nil || time.Now().Before(*until) {
-		f.sink.Submit(runs, f.inbox.report)
+// have been stopped for longer than the lease. Trust that was won anew since then is none in
+// lanes that were lost in between.
+func (f *Forwarder) submit(b batch) {
+	until := f.trust.Load() // before the term: see Lose
+	if f.term.Load() == b.term && (until == nil || f.now().Before(*until)) {
+		f.sink.Submit(b.runs, f.inbox.report)
 		return
 	}
-	for _, run := range runs {
+	for _, run := range b.runs {
 		outcomes := make([]source.Outcome, len(run))
 		for i, ev := range run {
 			outcomes[i] = source.Outcome{ID: ev.ID, Class: source.Broker, Err: ErrLeaseEnded}
@@ -359,8 +388,13 @@ func (f *Forwarder) Trust(until time.Time) {
 // Gain implements Holder.
 func (f *Forwarder) Gain(lanes []source.Lane) { f.inbox.change(change{kind: gain, lanes: lanes}) }
 
-// Lose implements Holder.
-func (f *Forwarder) Lose(lanes []source.Lane) { f.inbox.change(change{kind: lose, lanes: lanes}) }
+// Lose implements Holder. The new term begins once the engine is going to hear of the loss,
+// and before any later Trust: what is decided in the new term knows of the loss, and what was
+// decided in the old one meets either the old trust or the new term.
+func (f *Forwarder) Lose(lanes []source.Lane) {
+	f.inbox.change(change{kind: lose, lanes: lanes})
+	f.term.Add(1)
+}
 
 // Drain implements Holder.
 func (f *Forwarder) Drain(lanes []source.Lane, done func(source.Lane)) {

@@ -21,6 +21,7 @@ type inbox struct {
 type arrivals struct {
 	changes  []change
 	outcomes []source.Outcome
+	deleting []deleting // before their entry in deletes
 	deletes  []deleted
 	answered bool // a read has its answer: page or readErr
 	page     *source.Page
@@ -41,6 +42,11 @@ type change struct {
 	lanes []source.Lane
 	done  func(source.Lane) // of drain
 	until time.Time         // of trust
+}
+
+type deleting struct {
+	ids []int64
+	xid uint64
 }
 
 type deleted struct {
@@ -69,8 +75,15 @@ func (b *inbox) page(page *source.Page, err error) {
 	b.add(func(in *arrivals) { in.answered, in.page, in.readErr = true, page, err })
 }
 
-func (b *inbox) deleted(ids []int64, err error) {
-	b.add(func(in *arrivals) { in.deletes = append(in.deletes, deleted{ids, err}) })
+// deleting does not wake the loop: what it says is of use to the next page only.
+func (b *inbox) deleting(d deleting) {
+	b.mu.Lock()
+	b.in.deleting = append(b.in.deleting, d)
+	b.mu.Unlock()
+}
+
+func (b *inbox) deleted(d deleted) {
+	b.add(func(in *arrivals) { in.deletes = append(in.deletes, d) })
 }
 
 func (b *inbox) change(c change) {
@@ -95,19 +108,29 @@ func (b *inbox) recycle(in arrivals) {
 	b.mu.Unlock()
 }
 
+// batch holds runs that were decided in one term.
+type batch struct {
+	term uint64
+	runs [][]*source.Event
+}
+
 // runQueue holds runs until the submitter takes them: what piles up while it is busy goes
 // out together.
 type runQueue struct {
-	wake chan struct{}
-	mu   sync.Mutex
-	runs [][]*source.Event
+	wake    chan struct{}
+	mu      sync.Mutex
+	batches []batch
 }
 
 func newRunQueue() *runQueue { return &runQueue{wake: make(chan struct{}, 1)} }
 
-func (q *runQueue) put(runs [][]*source.Event) {
+func (q *runQueue) put(b batch) {
 	q.mu.Lock()
-	q.runs = append(q.runs, runs...)
+	if n := len(q.batches); n > 0 && q.batches[n-1].term == b.term {
+		q.batches[n-1].runs = append(q.batches[n-1].runs, b.runs...)
+	} else {
+		q.batches = append(q.batches, b)
+	}
 	q.mu.Unlock()
 	select {
 	case q.wake <- struct{}{}:
@@ -115,10 +138,10 @@ func (q *runQueue) put(runs [][]*source.Event) {
 	}
 }
 
-func (q *runQueue) take() [][]*source.Event {
+func (q *runQueue) take() []batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	runs := q.runs
-	q.runs = nil
-	return runs
+	batches := q.batches
+	q.batches = nil
+	return batches
 }

@@ -95,7 +95,10 @@ type Keeper struct {
 	leases Leases
 	lanes  int
 	log    *repeat.Log
-	now    func() time.Time // time.Now, but in simulated time
+	// time.Now, pause and rand.Text, but in simulated time.
+	now    func() time.Time
+	wait   func(ctx context.Context, d time.Duration)
+	unique func() string
 
 	// Only the goroutine of Own touches these.
 	me       string
@@ -118,11 +121,22 @@ var ErrLaneCount = errors.New("the store's lane count has changed")
 // NewKeeper returns a keeper for a store of n lanes.
 func NewKeeper(cfg KeeperConfig, leases Leases, n int) *Keeper {
 	cfg = cfg.withDefaults()
-	return &Keeper{
+	k := &Keeper{
 		cfg: cfg, leases: leases, lanes: n,
-		log:  repeat.New(cfg.Logger, LogEvery),
-		now:  time.Now,
+		log: repeat.New(cfg.Logger, LogEvery),
+		now: time.Now, unique: rand.Text,
 		wake: make(chan struct{}, 1),
+	}
+	k.wait = k.pause
+	return k
+}
+
+// pause waits for d, for a poke, or for the end of ctx.
+func (k *Keeper) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-k.wake:
+	case <-time.After(d):
 	}
 }
 
@@ -165,21 +179,16 @@ func (k *Keeper) Own(ctx context.Context, h Holder) error {
 		case err == nil:
 			k.log.Recovered("leases", "the leases are kept again")
 		}
-		select {
-		case <-ctx.Done():
+		k.wait(ctx, next)
+		if ctx.Err() != nil {
 			return k.leave(ctx)
-		case <-k.wake:
-			if err := k.release(ctx); err != nil {
-				k.log.Log(ctx, slog.LevelWarn, "release", "giving up lanes failed, it is tried again", "err", err)
-			}
-		case <-time.After(next):
 		}
 	}
 }
 
 // newLife takes a new id: a member that was declared dead never comes back.
 func (k *Keeper) newLife() {
-	k.me = fmt.Sprintf("%s-%s", k.cfg.Host, rand.Text()[:8])
+	k.me = fmt.Sprintf("%s-%.8s", k.cfg.Host, k.unique())
 	k.joined = false
 	k.reported, k.reportAt = nil, time.Time{}
 	k.holds = make(map[source.Lane]int64)
@@ -198,7 +207,9 @@ func (k *Keeper) setMember(id string) {
 
 // turn is one round: everything in it together has the time of a third of the lease.
 func (k *Keeper) turn(ctx context.Context, h Holder) error {
-	ctx, cancel := context.WithTimeout(ctx, k.cfg.TTL/3)
+	// A turn that has begun is finished: half a call would leave behind a dead connection, and
+	// doubts.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.cfg.TTL/3)
 	defer cancel()
 	if !k.joined {
 		start := k.now()
@@ -241,10 +252,8 @@ func (k *Keeper) turn(ctx context.Context, h Holder) error {
 	if len(table.Leases) != k.lanes {
 		return fmt.Errorf("%w: %d now, and %d when this replica started: restart it", ErrLaneCount, len(table.Leases), k.lanes)
 	}
-	if err := k.release(ctx); err != nil {
-		return err
-	}
-	return k.rebalance(ctx, h, table)
+	// Released last: in the table that was just read, the lanes are still ours.
+	return errors.Join(k.rebalance(ctx, h, table), k.release(ctx))
 }
 
 // rebalance gives and takes what the table asks for.
@@ -260,7 +269,8 @@ func (k *Keeper) rebalance(ctx context.Context, h Holder, table Table) error {
 	}
 	if len(drain) > 0 {
 		k.cfg.Logger.Info("giving up lanes", "count", len(drain), "members", len(table.Members))
-		h.Drain(drain, k.onDrained)
+		me := k.me
+		h.Drain(drain, func(lane source.Lane) { k.onDrained(me, lane) })
 	}
 	if len(take) == 0 {
 		return nil
@@ -324,10 +334,13 @@ func (k *Keeper) lose(h Holder) {
 	}
 }
 
-// onDrained is called by the holder for each lane that it has finished with.
-func (k *Keeper) onDrained(lane source.Lane) {
+// onDrained is called by the holder for each lane that it has finished with. Word about an
+// earlier life of ours comes too late to mean anything.
+func (k *Keeper) onDrained(me string, lane source.Lane) {
 	k.mu.Lock()
-	k.drained = append(k.drained, lane)
+	if me == k.member {
+		k.drained = append(k.drained, lane)
+	}
 	k.mu.Unlock()
 	k.poke()
 }

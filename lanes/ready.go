@@ -91,8 +91,10 @@ func (e *Engine) next(now time.Time) time.Time {
 	if !e.trusted.IsZero() && !e.suspended {
 		at(e.trusted)
 	}
-	if len(e.acked) > 0 && e.deleting < e.cfg.Deleters {
-		at(e.deleteDue())
+	for i := range e.shards {
+		if sh := &e.shards[i]; len(sh.acked) > 0 && !sh.out {
+			at(e.deleteDue(sh))
+		}
 	}
 	return next
 }
@@ -186,27 +188,33 @@ func (e *Engine) formCareful(l *lane) {
 	l.queue, l.head = kept, 0
 }
 
-// deletes takes the acknowledged events to delete: at once when they fill a statement or when
-// lanes are being given up, else after a moment in which more may come.
+// deletes takes the acknowledged events to delete, one set for each shard that has none on its
+// way: at once when they fill a statement or when lanes are being given up, else after a moment
+// in which more may come.
 func (e *Engine) deletes(now time.Time) [][]int64 {
 	var sets [][]int64
-	for len(e.acked) > 0 && e.deleting < e.cfg.Deleters && !now.Before(e.deleteDue()) {
-		n := min(len(e.acked), e.cfg.DeleteEvents)
-		set := slices.Clone(e.acked[:n])
+	for i := range e.shards {
+		sh := &e.shards[i]
+		if len(sh.acked) == 0 || sh.out || now.Before(e.deleteDue(sh)) {
+			continue
+		}
+		n := min(len(sh.acked), e.cfg.DeleteEvents)
+		set := slices.Clone(sh.acked[:n])
 		slices.Sort(set)
-		e.acked = append(e.acked[:0], e.acked[n:]...)
-		e.ackedSince = now
-		e.deleting++
+		sh.acked = append(sh.acked[:0], sh.acked[n:]...)
+		sh.since = now
+		sh.out = true
+		sh.reads = e.floor.Reads()
 		sets = append(sets, set)
 	}
 	return sets
 }
 
-// deleteDue is when the next delete may be sent.
-func (e *Engine) deleteDue() time.Time {
-	due := e.deleteAt
-	if len(e.acked) < e.cfg.DeleteEvents/2 && !e.hurry() {
-		if full := e.ackedSince.Add(e.cfg.DeleteWait); full.After(due) {
+// deleteDue is when a shard's next delete may be sent.
+func (e *Engine) deleteDue(sh *shard) time.Time {
+	due := sh.retryAt
+	if len(sh.acked) < e.cfg.DeleteEvents/2 && !e.hurry() {
+		if full := sh.since.Add(e.cfg.DeleteWait); full.After(due) {
 			due = full
 		}
 	}
@@ -230,6 +238,11 @@ func (e *Engine) hurry() bool {
 func (e *Engine) room() bool {
 	return len(e.known) <= e.cfg.MaxEvents*3/4 && e.bytes <= e.cfg.MaxBytes*3/4
 }
+
+// fenceEvery is how long the floor waits for the fence that a delete brings before a read takes
+// one. Under load, with page after full page, it does not wait: one xid for a page is nothing,
+// and the sooner the floor rises, the fewer known rows the next read passes over.
+const fenceEvery = time.Second
 
 // read builds the next read, with everything that is due to come back.
 func (e *Engine) read(now time.Time) *source.Read {
@@ -281,6 +294,10 @@ func (e *Engine) read(now time.Time) *source.Read {
 				r.Known = append(r.Known, part.ID)
 			}
 		}
+	}
+	if e.full || !now.Before(e.fencedAt.Add(fenceEvery)) && e.floor.WantsFence() {
+		r.Fence = true
+		e.fencedAt = now
 	}
 	r.Bytes = max(min(2*e.cfg.PageBytes, e.cfg.MaxBytes-e.bytes), 1)
 	r.Limit = min(e.cfg.PageEvents, e.cfg.MaxEvents-len(e.known), max(min(e.cfg.PageBytes, r.Bytes)/e.avgSize, 1))

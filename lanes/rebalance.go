@@ -52,9 +52,20 @@ func Rebalance(me string, members []Member, leases []Lease) (take, give []Lease)
 	if wants, ok := live[me]; !ok || !wants {
 		return nil, mine
 	}
-	// Who has most keeps most, so that no lane moves only because an id sorts first.
-	slices.SortFunc(sharers, func(a, b string) int { return cmp.Or(cmp.Compare(owned[b], owned[a]), cmp.Compare(a, b)) })
 	share, extra := len(leases)/len(sharers), len(leases)%len(sharers)
+	// Who has more than the share already keeps one more, so that no lane moves only because an
+	// id sorts first. How much more does not matter: it changes while lanes are given up.
+	slices.SortFunc(sharers, func(a, b string) int {
+		if more := owned[a] > share; more != (owned[b] > share) {
+			if more {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a, b)
+	})
+	// Those lanes are given that have moved least, so that no lane moves in every restart of a fleet.
+	slices.SortStableFunc(mine, func(a, b Lease) int { return cmp.Compare(b.Epoch, a.Epoch) })
 	before := 0 // free lanes that those before us in the list lack
 	for i, member := range sharers {
 		want := share

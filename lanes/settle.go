@@ -54,10 +54,11 @@ func (e *Engine) ack(now time.Time, l *lane, it *item) {
 	l.undeleted++
 	e.undeleted++
 	e.stats.Acked++
-	if len(e.acked) == 0 {
-		e.ackedSince = now
+	sh := e.shard(it.lane)
+	if len(sh.acked) == 0 {
+		sh.since = now
 	}
-	e.acked = append(e.acked, it.id)
+	sh.acked = append(sh.acked, it.id)
 }
 
 // settle ends a lane's run: every event of it has its outcome.
@@ -72,8 +73,12 @@ func (e *Engine) settle(now time.Time, id source.Lane, l *lane) {
 		l.run[i] = nil
 	}
 	l.run, l.failed, l.lone = l.run[:0], false, false
-	if l.ownership == draining {
+	switch l.ownership {
+	case draining:
 		e.checkDrained(id)
+	case awaiting:
+		l.ownership = notOurs
+		e.Gain(now, id)
 	}
 }
 

@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"time"
 )
@@ -21,9 +22,12 @@ type plan struct {
 	long, rollback, early, keyless, unordered float64
 	// Shares of the rows that the client or the broker refuses, and of these for ever.
 	tooLarge, refused, forever float64
-	splits                     bool // the client makes several batches of a request
+	// The client makes several batches of a request, and says when a record was alone in one.
+	splits, knowsAlone bool
+	shuffles           bool // outcomes come in any order, and not in that of the partition
 	// Shares of the requests.
 	readFails, deleteFails, deleteLost float64
+	silent                             float64 // of the deletes: their xid is not told
 	ackLost, brokerFails, misordered   float64
 	// How long a lease is trusted, 0 for ever, and the share of the renewals that are late.
 	lease     time.Duration
@@ -79,8 +83,9 @@ func newPlan(r *rand.Rand) plan {
 	}
 	p.early = some(0.3)
 	p.tooLarge, p.refused, p.forever = some(0.2), some(0.2), some(0.5)
-	p.splits = chance(r, 0.5)
+	p.splits, p.knowsAlone, p.shuffles = chance(r, 0.5), chance(r, 0.5), chance(r, 0.5)
 	p.readFails, p.deleteFails, p.deleteLost = some(0.3), some(0.3), some(0.3)
+	p.silent = pick(r, 0, 0.5, 1)
 	p.ackLost, p.brokerFails = some(0.2), some(0.2)
 	p.moves = every(200 * time.Millisecond)
 	p.outages = every(time.Second)
@@ -104,5 +109,10 @@ func newPlan(r *rand.Rand) plan {
 
 // deadline is when the world must have come to its end, with that many rows written.
 func (p *plan) deadline(rows int) time.Duration {
-	return p.calmAt + time.Minute + time.Duration(rows)*(100*time.Millisecond+20*p.latency)
+	longest := cmp.Or(p.config.Record.Max, time.Minute)
+	return p.calmAt + p.patience() + 15*time.Second + 2*longest + time.Duration(rows)*(20*time.Millisecond+12*p.latency)
 }
+
+// patience is how long the engine has, once nothing else is left, to find out what can never
+// be delivered.
+func (p *plan) patience() time.Duration { return 2*time.Second + 500*p.latency }

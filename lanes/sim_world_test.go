@@ -261,7 +261,7 @@ func (s *simulation) checkEnd() {
 		}
 	}
 	s.ending = true
-	s.after(2*time.Second+500*s.plan.latency, func() {
+	s.after(s.plan.patience(), func() {
 		s.ledger.visible(s, stuck)
 		s.last = true
 		s.stop()

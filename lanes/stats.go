@@ -81,7 +81,9 @@ func (e *Engine) Stats(now time.Time) Stats {
 	}
 	s.Paused = now.Before(e.pausedUntil)
 	s.ReadFails = e.readFails
-	s.DelFails = e.deleteFails
+	for i := range e.shards {
+		s.DelFails = max(s.DelFails, e.shards[i].fails)
+	}
 	return s
 }
 

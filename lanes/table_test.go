@@ -13,6 +13,7 @@ import (
 type table struct {
 	nextID  int64
 	nextXid uint64
+	ended   uint64   // the highest xid of a transaction that has ended
 	running []uint64 // ascending
 	rows    []*row   // ascending by id, deleted ones taken out
 	byID    map[int64]*row
@@ -44,7 +45,7 @@ type transaction struct {
 
 func newTable() *table {
 	return &table{
-		nextID: 1, nextXid: 100,
+		nextID: 1, nextXid: 100, ended: 99,
 		byID:    make(map[int64]*row),
 		locks:   make(map[source.TopicKey]*transaction),
 		history: make(map[source.TopicKey][]*row),
@@ -111,6 +112,7 @@ func (t *table) end(tx *transaction, commit bool) {
 	}
 	at, _ := slices.BinarySearch(t.running, tx.xid)
 	t.running = slices.Delete(t.running, at, at+1)
+	t.ended = max(t.ended, tx.xid)
 	for _, r := range tx.rows {
 		if !commit {
 			t.remove(r)
@@ -145,8 +147,12 @@ func (t *table) left() int {
 	return n
 }
 
+// snapshot is what pg_current_snapshot says: xmax is one above the highest xid that has ended,
+// and a transaction that runs with a higher one is not in it.
 func (t *table) snapshot() source.Snapshot {
-	s := source.Snapshot{Xmin: t.nextXid, Xmax: t.nextXid, Running: slices.Clone(t.running)}
+	s := source.Snapshot{Xmin: t.ended + 1, Xmax: t.ended + 1}
+	at, _ := slices.BinarySearch(t.running, s.Xmax)
+	s.Running = slices.Clone(t.running[:at])
 	if len(s.Running) > 0 {
 		s.Xmin = s.Running[0]
 	}
@@ -181,6 +187,12 @@ func (t *table) read(r *source.Read) *source.Page {
 			page.Full = true
 			break
 		}
+	}
+	if r.Fence {
+		tx := &transaction{}
+		t.takeXid(tx)
+		page.Fence = tx.xid
+		t.end(tx, true)
 	}
 	return page
 }

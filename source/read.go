@@ -16,6 +16,8 @@ type Read struct {
 	Topics []string
 	// Keys are left out of the read.
 	Keys []TopicKey
+	// Fence asks for Page.Fence.
+	Fence bool
 	// Limit is the largest number of events in the page, at least 1.
 	Limit int
 	// Bytes bounds the page's size (by Event.Size): the page ends with the event that
@@ -32,11 +34,15 @@ type Page struct {
 	Full bool
 	// Snapshot is what the statement saw.
 	Snapshot Snapshot
+	// Fence is an xid that was assigned after Snapshot was taken, and so is above that of every
+	// transaction that was running then. 0 where Read.Fence did not ask for it.
+	Fence uint64
 }
 
 // Snapshot is what a statement could see, in PostgreSQL's terms (pg_current_snapshot):
-// every transaction below Xmin has ended, none at or above Xmax had started, and of those
-// between them Running had not ended. The zero Snapshot belongs to a source whose reads
+// every transaction below Xmin has ended, none at or above Xmax had, and of those between
+// them Running had not. Xmax is one above the last xid that had ended: transactions at or
+// above it may well have been running. The zero Snapshot belongs to a source whose reads
 // always start at the head.
 type Snapshot struct {
 	Xmin, Xmax uint64

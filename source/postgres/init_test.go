@@ -109,7 +109,7 @@ func TestInit(t *testing.T) {
 			if _, ok, err := s.Oldest(t.Context()); err != nil || ok != (columns.CreatedAt != "") {
 				t.Errorf("oldest: %v, %v", ok, err)
 			}
-			if err := s.Delete(t.Context(), ids(got)); err != nil {
+			if err := s.Delete(t.Context(), ids(got), func(uint64) {}); err != nil {
 				t.Error(err)
 			}
 			wantIDs(t, "after the delete", events(t, s, everything()))

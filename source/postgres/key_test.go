@@ -133,16 +133,15 @@ func testEachKeyLeftOut(t *testing.T, s *Source, all []*source.Event) {
 // TestC38OtherKeyTypesAreRefused: a key type without a text form to rely on is told at start.
 func TestC38OtherKeyTypesAreRefused(t *testing.T) {
 	t.Parallel()
-	for _, typ := range []string{"jsonb", "bytea", "timestamptz", "text[]", "double precision", "boolean"} {
-		t.Run(typ, func(t *testing.T) {
-			w := newWorld(t, withKey(typ))
-			problems := w.setupProblems()
-			formatted := value[string](w, "SELECT $1::text::regtype::text", typ)
-			wantProblem(t, problems, `column "key"`, formatted, "it must be", "uuid")
-			if len(problems) != 1 {
-				t.Errorf("more than one problem: %q", problems)
-			}
-		})
+	w := newWorld(t, strings.Replace(outbox, "key text,", "", 1))
+	for _, typ := range []string{"jsonb", "bytea", "timestamp with time zone", "text[]", "double precision", "boolean"} {
+		w.exec("ALTER TABLE outbox ADD COLUMN key " + typ)
+		problems := w.setupProblems()
+		wantProblem(t, problems, `column "key"`, "has type "+typ, "it must be", "uuid")
+		if len(problems) != 1 {
+			t.Errorf("more than one problem: %q", problems)
+		}
+		w.exec("ALTER TABLE outbox DROP COLUMN key")
 	}
 }
 

@@ -112,13 +112,13 @@ func TestBigPageIsSorted(t *testing.T) {
 			if len(p.Events) != 8192 || !p.Full || p.Events[0].ID != -4999 || p.Events[8191].ID != 3192 {
 				t.Errorf("a page of %d events, full %v", len(p.Events), p.Full)
 			}
-			if err := s.Delete(t.Context(), ids(p.Events)); err != nil {
+			if err := s.Delete(t.Context(), ids(p.Events), func(uint64) {}); err != nil {
 				t.Fatal(err)
 			}
 			if n := w.rows(); n != 20000-8192 {
 				t.Errorf("%d rows are left", n)
 			}
-			if err := s.Delete(t.Context(), ids(p.Events)); err != nil {
+			if err := s.Delete(t.Context(), ids(p.Events), func(uint64) {}); err != nil {
 				t.Errorf("deleting rows that are gone: %v", err)
 			}
 		})

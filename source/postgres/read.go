@@ -56,7 +56,7 @@ const callSlack = 5 * time.Second
 func (s *Source) page(ctx context.Context, conn *pgxpool.Conn, read *source.Read) (*source.Page, error) {
 	stmts := s.stmts.Load()
 	var f filter
-	params := [][]byte{int8Param(read.Floor), int8ArrayParam(read.Known), int4Param(read.Limit)}
+	params := [][]byte{int8Param(read.Floor), int8ArrayParam(read.Known), int4Param(read.Limit), boolParam(read.Fence)}
 	if read.Lanes != nil {
 		f |= byLane
 		params = append(params, laneBitsParam(read.Lanes, stmts.table.lanes))
@@ -92,7 +92,7 @@ func (s *Source) page(ctx context.Context, conn *pgxpool.Conn, read *source.Read
 	for result.NextRow() {
 		row := result.Values()
 		if snapshot := row[colSnapshot]; snapshot != nil {
-			if page.Snapshot, err = parseSnapshot(string(snapshot)); err != nil {
+			if err = parseSeen(page, string(snapshot)); err != nil {
 				break
 			}
 			continue
@@ -193,6 +193,17 @@ func timestamp(micros int64) time.Time {
 	return time.Unix(epoch+micros/1e6, micros%1e6*1e3)
 }
 
+// parseSeen reads the first row's "snapshot" or "snapshot fence".
+func parseSeen(page *source.Page, s string) (err error) {
+	snapshot, fence, fenced := strings.Cut(s, " ")
+	if page.Snapshot, err = parseSnapshot(snapshot); err == nil && fenced {
+		if page.Fence, err = strconv.ParseUint(fence, 10, 64); err != nil {
+			err = fmt.Errorf("parsing fence %q: %w", fence, err)
+		}
+	}
+	return err
+}
+
 // parseSnapshot parses "xmin:xmax:xip,xip".
 func parseSnapshot(s string) (source.Snapshot, error) {
 	var snap source.Snapshot
@@ -222,6 +233,13 @@ func parseSnapshot(s string) (source.Snapshot, error) {
 }
 
 // Parameters in binary form.
+
+func boolParam(v bool) []byte {
+	if v {
+		return []byte{1}
+	}
+	return []byte{0}
+}
 
 func int8Param(v int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(v)) }
 

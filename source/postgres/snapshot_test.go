@@ -29,7 +29,17 @@ func TestSnapshotIsTheServers(t *testing.T) {
 	}
 	conns, xids := running()
 	conns[1]("COMMIT")
-	snap := page(t, s, everything()).Snapshot
+	fenced := everything()
+	fenced.Fence = true
+	p := page(t, s, fenced)
+	snap, fence := p.Snapshot, p.Fence
+	// The youngest is above Xmax where nothing above it has ended, and the fence is above it.
+	if fence <= xids[2] || fence < snap.Xmax || snap.Shows(fence) {
+		t.Errorf("fence %d in %+v with %d open", fence, snap, xids)
+	}
+	if p := page(t, s, everything()); p.Fence != 0 || !p.Snapshot.Shows(fence) {
+		t.Errorf("afterwards: fence %d, and snapshot %+v does not show %d", p.Fence, p.Snapshot, fence)
+	}
 	if !slices.IsSorted(snap.Running) || snap.Xmin > xids[0] || snap.Xmax <= xids[1] {
 		t.Errorf("snapshot %+v with %d open", snap, xids)
 	}

@@ -105,10 +105,11 @@ func (s *statements) lane() string {
 }
 
 // read builds the statement of a page. Its parameters are the floor, the known ids, the
-// limit, and then what the filter needs: the bitmap of lanes; topics; the topics and keys of
-// keys.
+// limit, whether a fence is wanted, and then what the filter needs: the bitmap of lanes;
+// topics; the topics and keys of keys.
 //
-// The snapshot is the statement's own, in a first row that is there when no other is. The
+// The snapshot is the statement's own, and the fence an xid that is assigned after it was taken.
+// Both are in a first row that is there when no other is. The
 // branches of UNION ALL are run one after the other. Lists are searched by hash, which a
 // generic plan does for a sub-select and not for an array; lanes are a bitmap.
 func (s *statements) read(f filter) string {
@@ -120,10 +121,10 @@ func (s *statements) read(f filter) string {
 		return s.col(name)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "SELECT NULL::bigint, NULL, NULL, NULL, NULL, NULL::timestamptz, pg_current_snapshot()::text\nUNION ALL\n(SELECT %s::bigint, %s::text, %s, %s, %s, %s, NULL\nFROM %s WHERE %s > $1::bigint AND %s NOT IN (SELECT unnest($2::bigint[]))",
+	fmt.Fprintf(&b, "SELECT NULL::bigint, NULL, NULL, NULL, NULL, NULL::timestamptz, pg_current_snapshot()::text || CASE WHEN $4::bool THEN ' ' || pg_current_xact_id()::text ELSE '' END\nUNION ALL\n(SELECT %s::bigint, %s::text, %s, %s, %s, %s, NULL\nFROM %s WHERE %s > $1::bigint AND %s NOT IN (SELECT unnest($2::bigint[]))",
 		s.col(c.ID), s.col(c.Topic), optional("key", c.Key), s.col(c.Payload), optional("headers", c.Headers),
 		s.created(), s.table.name.sql(), s.col(c.ID), s.col(c.ID))
-	n := 3
+	n := 4
 	if f&byLane != 0 {
 		n++
 		fmt.Fprintf(&b, "\nAND get_bit($%d::bytea, %s) = 1", n, s.lane())

@@ -29,7 +29,7 @@ func TestC08DeadlockIsRetried(t *testing.T) {
 	run(t, other, "BEGIN")
 	run(t, other, "UPDATE outbox SET topic = 'u' WHERE id = 3")
 	done := make(chan error, 1)
-	go func() { done <- s.Delete(t.Context(), []int64{1, 2, 3}) }()
+	go func() { done <- s.Delete(t.Context(), []int64{1, 2, 3}, func(uint64) {}) }()
 	eventually(t, "the delete waits", func() bool { return waiting(w) == 1 })
 	run(t, other, "UPDATE outbox SET topic = 'u' WHERE id = 1") // returns when the delete is rolled back
 	run(t, other, "COMMIT")
@@ -41,6 +41,45 @@ func TestC08DeadlockIsRetried(t *testing.T) {
 	}
 	if text := logged.String(); !strings.Contains(text, "deleting again") || !strings.Contains(text, deadlockDetected) {
 		t.Errorf("there was no deadlock: %q", text)
+	}
+}
+
+// TestDeleteTellsItsTransaction: the xid is known while the delete still runs, and its end is
+// the delete's.
+func TestDeleteTellsItsTransaction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outbox, "INSERT INTO outbox (topic) VALUES ('t'), ('t')")
+	s := w.open()
+	locker := w.session()
+	run(t, locker, "BEGIN")
+	run(t, locker, "SELECT FROM outbox WHERE id = 2 FOR UPDATE")
+	began, done := make(chan uint64, deleteTries), make(chan error, 1)
+	go func() { done <- s.Delete(t.Context(), []int64{1, 2}, func(xid uint64) { began <- xid }) }()
+	var xid uint64
+	select {
+	case xid = <-began:
+	case err := <-done:
+		t.Fatalf("the delete ended without telling its xid: %v", err)
+	case <-time.After(patience):
+		t.Fatal("the xid is not told while the delete runs")
+	}
+	eventually(t, "the delete waits", func() bool { return waiting(w) == 1 })
+	p := page(t, s, everything())
+	wantIDs(t, "while the delete waits", p.Events, 1, 2)
+	if p.Snapshot.Shows(xid) {
+		t.Errorf("transaction %d has ended in %+v, while its delete waits", xid, p.Snapshot)
+	}
+	run(t, locker, "COMMIT")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	p = page(t, s, everything())
+	wantIDs(t, "after the delete", p.Events)
+	if !p.Snapshot.Shows(xid) {
+		t.Errorf("transaction %d has not ended in %+v, after its delete", xid, p.Snapshot)
+	}
+	if len(began) > 0 {
+		t.Errorf("one delete told another xid: %d", <-began)
 	}
 }
 
@@ -64,7 +103,7 @@ func TestDeleteTriesAgain(t *testing.T) {
 				"CREATE TRIGGER refuse BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()",
 				"INSERT INTO outbox (topic) VALUES ('t')")
 			s := w.open()
-			err := s.Delete(t.Context(), []int64{1})
+			err := s.Delete(t.Context(), []int64{1}, func(uint64) {})
 			if sqlState(err) != code {
 				t.Errorf("the error is %v", err)
 			}
@@ -75,7 +114,7 @@ func TestDeleteTriesAgain(t *testing.T) {
 				return
 			}
 			w.exec("UPDATE good SET after = $1", 2*tries) // the last try of the next call
-			if err := s.Delete(t.Context(), []int64{1}); err != nil || w.rows() != 0 {
+			if err := s.Delete(t.Context(), []int64{1}, func(uint64) {}); err != nil || w.rows() != 0 {
 				t.Errorf("the last try: %v, %d rows left", err, w.rows())
 			}
 		})
@@ -200,7 +239,7 @@ func TestServerThatDoesNotAnswer(t *testing.T) {
 	var wg sync.WaitGroup
 	for name, call := range map[string]func() error{
 		"read":   func() error { _, err := s.Read(t.Context(), everything()); return err },
-		"delete": func() error { return s.Delete(t.Context(), []int64{1}) },
+		"delete": func() error { return s.Delete(t.Context(), []int64{1}, func(uint64) {}) },
 		"oldest": func() error { _, _, err := s.Oldest(t.Context()); return err },
 		"open":   func() error { return calls["open"](t, w.config(behind)) },
 		"init":   func() error { return calls["init"](t, w.config(behind)) },
@@ -220,7 +259,7 @@ func TestServerThatDoesNotAnswer(t *testing.T) {
 	wg.Wait()
 	p.silence(false)
 	wantIDs(t, "afterwards", events(t, s, everything()), 1, 2)
-	if err := s.Delete(t.Context(), []int64{1, 2}); err != nil || w.rows() != 0 {
+	if err := s.Delete(t.Context(), []int64{1, 2}, func(uint64) {}); err != nil || w.rows() != 0 {
 		t.Errorf("deleting afterwards: %v, %d rows left", err, w.rows())
 	}
 }

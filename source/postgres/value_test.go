@@ -69,14 +69,16 @@ func TestC35JSONText(t *testing.T) {
 		})
 	})
 	t.Run("json", func(t *testing.T) {
+		var list []payload
 		for _, text := range []string{
 			`{"a":12345678901234567890,"b":1.10,"c":1e400}`,
 			`{"b":1,"a":2,"a":3}`,
 			"  {\n\t\"x\" : [ 1 ,2 ],\"h\":\"<>&\"}  ",
 			`"\u00e9\/"`,
 		} {
-			testPayloads(t, "json", []payload{{"$$" + text + "$$", []byte(text)}})
+			list = append(list, payload{"$$" + text + "$$", []byte(text)})
 		}
+		testPayloads(t, "json", list)
 	})
 	t.Run("text", func(t *testing.T) {
 		testPayloads(t, "text", []payload{

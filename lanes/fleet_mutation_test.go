@@ -1,0 +1,112 @@
+package lanes
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestLeaseRulesAreNeeded: the simulation of the fleet fails for each rule of ownership that is
+// left out.
+func TestLeaseRulesAreNeeded(t *testing.T) {
+	killFleetMutants(t, "TestFleet", []mutation{
+		{"trust from the start of the request", "keeper.go", "\th.Trust(start.Add(k.cfg.TTL - k.cfg.margin()))\n\tif len", "\th.Trust(k.now().Add(k.cfg.TTL - k.cfg.margin()))\n\tif len"},
+		{"trust for less than the lease", "keeper.go", "return c.TTL / 10 }", "return 0 }"},
+		{"drop everything when declared dead", "keeper.go", "k.lose(h)\n\t\tk.newLife()", "k.newLife()"},
+		{"hear that we are dead", "keeper.go", "if !alive {", "if false {"},
+		{"adopt what a lost answer gave", "keeper.go", "case l.Owner == k.me && !held:", "case false:"},
+		{"release what is drained", "keeper.go", "h.Drain(drain, func(lane source.Lane) { k.onDrained(me, lane) })", "h.Drain(drain, func(source.Lane) {})\n\t\tfor _, lane := range drain {\n\t\t\tk.onDrained(me, lane)\n\t\t}"},
+		{"release last", "keeper.go", "errors.Join(k.rebalance(ctx, h, table), k.release(ctx))", "errors.Join(k.release(ctx), k.rebalance(ctx, h, table))"},
+		{"keep the lanes of a stop that was cut short", "keeper.go", "if errors.Is(context.Cause(ctx), ErrGrace) {", "if false {"},
+		{"suspend when the trust ends", "ready.go", "\te.checkTrust(now)\n", ""},
+		{"gain nothing while suspended", "engine.go", "if e.suspended {\n\t\t\tl.ownership = suspended\n\t\t\tcontinue\n\t\t}", ""},
+		{"read from the start after a suspension", "engine.go", "e.Gain(now, source.Lane(id))", "e.lanes[id].ownership = owned"},
+		{"await what was in flight before", "engine.go", " || l.ownership == notOurs && l.left > 0 {", " {"},
+		{"drain what a stop has drained", "engine.go", "l.ownership == notOurs && !slices.Contains(e.drained, id)", "false"},
+		{"retire at a stop", "forwarder.go", "\towner.Retire()\n", ""},
+		{"look at the clock before submitting", "forwarder.go", "(until == nil || f.now().Before(*until))", "until != nil"},
+		{"submit in the term of the decision", "forwarder.go", "f.term.Load() == b.term && (", "("},
+		{"take what nobody owns", "fleet_store_test.go", "if l.Epoch != want.Epoch || l.Owner != \"\" && s.members[l.Owner] != nil {", "if false {"},
+		{"expire by the row and not by what was read", "fleet_store_test.go", "if m == nil || m.expires.After(s.w.now) {\n\t\treturn false", "if m == nil {\n\t\treturn false"},
+	})
+}
+
+// TestRebalanceRulesAreNeeded: so do the properties of Rebalance.
+func TestRebalanceRulesAreNeeded(t *testing.T) {
+	killFleetMutants(t, "TestRebalance|TestRebalanceOldViews|TestRebalanceMovesOnce|TestC91NewReplicaGetsItsShare|TestC92RollingRestart", []mutation{
+		{"who has more keeps more", "rebalance.go", "more != (owned[b] > share)", "false"},
+		{"how much more does not matter", "rebalance.go", "return cmp.Compare(a, b)\n", "return cmp.Or(cmp.Compare(owned[b], owned[a]), cmp.Compare(a, b))\n"},
+		{"only some have one more", "rebalance.go", "if i < extra {", "if extra > 0 {"},
+		{"ask for different lanes", "rebalance.go", "before += lack", ""},
+		{"give what has moved least", "rebalance.go", "cmp.Compare(b.Epoch, a.Epoch)", "cmp.Compare(a.Epoch, b.Epoch)"},
+		{"the retiring take nothing", "rebalance.go", "!ok || !wants", "!ok"},
+	})
+}
+
+// killFleetMutants builds the package with each mutation and expects the tests to fail.
+func killFleetMutants(t *testing.T, tests string, mutations []mutation) {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutations {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			bin := m.buildFleet(t, dir)
+			out, err := exec.CommandContext(t.Context(), bin, "-test.run", "^("+tests+")$", "-fleet.seeds", "2000").CombinedOutput()
+			if err == nil {
+				t.Errorf("%s passes without this rule", tests)
+			} else if !bytes.Contains(out, []byte("--- FAIL: Test")) {
+				t.Errorf("%s ended without a failure: %v\n%s", tests, err, out)
+			}
+		})
+	}
+}
+
+// buildFleet builds the test binary of the mutant, without the tests that want servers.
+func (m mutation) buildFleet(t *testing.T, dir string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, m.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), m.old); n != 1 {
+		t.Fatalf("%s has %d places with\n%s", m.file, n, m.old)
+	}
+	scratch := t.TempDir()
+	replace := map[string]string{filepath.Join(dir, m.file): filepath.Join(scratch, m.file)}
+	if err := os.WriteFile(filepath.Join(scratch, m.file), []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range tests {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(text, []byte("/internal/servers/serverstest\"")) {
+			replace[file] = "" // not there
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, bin := filepath.Join(scratch, "overlay.json"), filepath.Join(scratch, "mutant.test")
+	if err := os.WriteFile(list, overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", list, "-o", bin, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the mutant: %v\n%s", err, out)
+	}
+	return bin
+}
