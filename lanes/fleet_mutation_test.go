@@ -17,7 +17,7 @@ func TestLeaseRulesAreNeeded(t *testing.T) {
 		{"trust from the start of the request", "keeper.go", "\th.Trust(start.Add(k.cfg.TTL - k.cfg.margin()))\n\tif len", "\th.Trust(k.now().Add(k.cfg.TTL - k.cfg.margin()))\n\tif len"},
 		{"trust for less than the lease", "keeper.go", "return c.TTL / 10 }", "return 0 }"},
 		{"drop everything when declared dead", "keeper.go", "k.lose(h)\n\t\tk.newLife()", "k.newLife()"},
-		{"hear that we are dead", "keeper.go", "if !alive {", "if false {"},
+		{"hear that we are dead", "keeper.go", "if !alive {", "if !alive && k.now().IsZero() {"},
 		{"adopt what a lost answer gave", "keeper.go", "case l.Owner == k.me && !held:", "case false:"},
 		{"release what is drained", "keeper.go", "h.Drain(drain, func(lane source.Lane) { k.onDrained(me, lane) })", "h.Drain(drain, func(source.Lane) {})\n\t\tfor _, lane := range drain {\n\t\t\tk.onDrained(me, lane)\n\t\t}"},
 		{"release last", "keeper.go", "errors.Join(k.rebalance(ctx, h, table), k.release(ctx))", "errors.Join(k.release(ctx), k.rebalance(ctx, h, table))"},

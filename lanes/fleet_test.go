@@ -139,11 +139,19 @@ func simulateFleet(seed uint64, newPlan func(*rand.Rand) fleetPlan) (w *fleet, e
 		w.start()
 	}
 	w.schedule()
+	standing := 0 // entries at this moment
 	for !w.ended {
 		if len(w.agenda) == 0 {
 			failf("nothing will ever happen again, and %d rows are left", w.table.left())
 		}
 		entry := heap.Pop(&w.agenda).(entry)
+		if entry.at.Equal(w.now) {
+			if standing++; standing > 10000 {
+				failf("time stands still")
+			}
+		} else {
+			standing = 0
+		}
 		w.now = entry.at
 		entry.do()
 		if w.now.Sub(epoch) > w.plan.deadline(len(w.table.written)) {

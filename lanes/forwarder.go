@@ -98,6 +98,7 @@ type Forwarder struct {
 	drainers map[source.Lane]func(source.Lane)
 	turn     time.Time // when the loop last went round
 	readErr  trouble
+	readOut  time.Time // when the read that is out was sent; zero while none is
 	delErr   trouble
 	paused   trouble
 	begun    bool // a page was read
@@ -239,6 +240,9 @@ func (f *Forwarder) step(now time.Time) (wait time.Duration, done bool) {
 			calls = append(calls, func() { call(lane) })
 		}
 	}
+	if ready.Read != nil {
+		f.readOut = now
+	}
 	done = f.engine.Done()
 	f.mu.Unlock()
 
@@ -291,6 +295,7 @@ func (f *Forwarder) takeIn(now time.Time, in *arrivals) (recall bool) {
 	}
 	f.engine.Outcomes(now, in.outcomes)
 	if in.answered {
+		f.readOut = time.Time{}
 		f.readErr.set(in.readErr, now)
 		if in.readErr != nil {
 			f.engine.ReadFailed(now)

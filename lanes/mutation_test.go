@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"encoding/json"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 )
+
+var mutantsFlag = flag.Bool("mutants", false, "also look for the mutants that take many seeds")
 
 // A mutation leaves one rule out of the code. What it would break must not go unnoticed.
 type mutation struct {
@@ -56,32 +59,45 @@ func TestEngineRulesAreNeeded(t *testing.T) {
 		{"remember an event without room", "engine.go", "e.floor.Hold(l.behind.part, ev.ID)", ""},
 		{"read a new lane from the start", "engine.go", "e.floor.Hold(l.behind.part, Start)", ""},
 		{"put back at the head", "settle.go", "append(back, l.queue[l.head:]...)", "append(slices.Clone(l.queue[l.head:]), back...)"},
-		{"suspect what comes back", "settle.go", "if e.careful[it.ev.Topic] != nil {\n\t\t\te.suspect(it)", "if false {\n\t\t\te.suspect(it)"},
 		{"send a suspect alone", "ready.go", "it.suspect && q.flying == 0 && ", "it.suspect && "},
 		{"park a lone suspect", "settle.go", "if l.lone {", "if false {"},
 		{"drop what waits with the failed", "settle.go", "\t} else {\n\t\te.dropQueued(&e.lanes[part.Lane], w)\n\t}", "\t}"},
 		{"absorb the trials of a lane", "settle.go", "\t\te.absorb(part)\n", ""},
-		{"name no lane that is ours as drained", "engine.go", "e.drained = slices.DeleteFunc(e.drained, func(other source.Lane) bool { return other == id })", ""},
 		{"suspend when the trust ends", "ready.go", "\te.checkTrust(now)\n", ""},
 		{"delete in order", "engine.go", "append(slices.Clone(ids), sh.acked...)", "append(sh.acked, ids...)"},
 		{"one delete of a lane at a time", "ready.go", "sh.out || ", ""},
 		{"name the moment of the next delete", "ready.go", "at(e.deleteDue(sh))", "at(sh.since.Add(e.cfg.DeleteWait))"},
 		{"tell the fence of the read", "ready.go", "e.full || !now.Before(e.fencedAt.Add(fenceEvery)) && e.floor.WantsFence()", "false"},
-		{"drop what was ahead and failed", "settle.go", "e.dropQueued(&e.lanes[part.Lane], w) // what", "// what"},
 		{"keep what is ahead of the failed", "settle.go", "w.part.Kind == WholeTopic || slices.Contains(held, w)", "true"},
 		{"pass over what is behind", "engine.go", "|| e.passesOver(ev) {", "{"},
 		{"one run in flight", "ready.go", "|| l.left > 0 ||", "||"},
 		{"know the acknowledged", "ready.go", "if id > r.Floor {\n\t\t\tr.Known = append(r.Known, id)", "if id > r.Floor && e.known[id].state != acknowledged {\n\t\t\tr.Known = append(r.Known, id)"},
 		{"throw the page away", "engine.go", "if !e.floor.Observe(now, page) {", "if e.floor.Observe(now, page); false {"},
 		{"delete again", "engine.go", "sh.acked = append(slices.Clone(ids), sh.acked...)", ""},
-		{"read from the start now and then", "ready.go", "e.floor.Reset()\n", "\n"},
 		{"wake up after a pause", "ready.go", "at(e.pausedUntil)", ""},
 		{"bound the parts", "settle.go", "e.kinds[OneKey]+e.kinds[OneRow] >= e.cfg.MaxParts", "false"},
 		{"bound the page", "ready.go", "min(e.cfg.PageEvents, e.cfg.MaxEvents-len(e.known), ", "min(e.cfg.PageEvents, "},
-		{"drop the rest of a lost lane", "settle.go", "if l.ownership != owned {\n\t\t\te.drop(it)\n\t\t\tcontinue\n\t\t}", ""},
 		{"forget the parts of a lost lane", "engine.go", "if part.Kind != WholeTopic && part.Lane == id {", "if part.Kind == WholeLane && part.Lane == id {"},
 		{"bound the undeleted", "ready.go", "|| e.undeleted >= max(e.cfg.MaxEvents/2, 1) {", "{"},
 	})
+}
+
+// TestRareEngineRulesAreNeeded has those that take many seeds, and runs them with -mutants only.
+func TestRareEngineRulesAreNeeded(t *testing.T) {
+	rare := []mutation{
+		{"suspect what comes back", "settle.go", "if e.careful[it.ev.Topic] != nil {\n\t\t\te.suspect(it)", "if false {\n\t\t\te.suspect(it)"},
+		{"name no lane that is ours as drained", "engine.go", "e.drained = slices.DeleteFunc(e.drained, func(other source.Lane) bool { return other == id })", ""},
+		{"drop what was ahead and failed", "settle.go", "e.dropQueued(&e.lanes[part.Lane], w) // what", "// what"},
+		{"read from the start now and then", "ready.go", "e.floor.Reset()\n", "\n"},
+		{"drop the rest of a lost lane", "settle.go", "if l.ownership != owned {\n\t\t\te.drop(it)\n\t\t\tcontinue\n\t\t}", ""},
+	}
+	if *mutantsFlag {
+		killMutants(t, "TestSimulation", 5000, rare)
+		return
+	}
+	for _, m := range rare {
+		m.text(t)
+	}
 }
 
 // pureFiles are all that a mutant needs: the core, and its model and simulation.
@@ -110,19 +126,26 @@ func killMutants(t *testing.T, test string, seeds int, mutations []mutation) {
 	}
 }
 
-// build builds the test binary of the mutant.
-func (m mutation) build(t *testing.T, dir string) string {
+// text returns the mutated file. The place must be there: the code may have moved on.
+func (m mutation) text(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, m.file))
+	text, err := os.ReadFile(m.file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(string(text), m.old); n != 1 {
 		t.Fatalf("%s has %d places with\n%s", m.file, n, m.old)
 	}
+	return strings.Replace(string(text), m.old, m.new, 1)
+}
+
+// build builds the test binary of the mutant.
+func (m mutation) build(t *testing.T, dir string) string {
+	t.Helper()
+	text := m.text(t)
 	scratch := t.TempDir()
 	mutant := filepath.Join(scratch, m.file)
-	if err := os.WriteFile(mutant, []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o600); err != nil {
+	if err := os.WriteFile(mutant, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	replace := map[string]string{filepath.Join(dir, m.file): mutant}

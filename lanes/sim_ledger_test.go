@@ -1,7 +1,6 @@
 package lanes
 
 import (
-	"encoding/binary"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 type ledger struct {
 	reading    bool
 	trusted    time.Time // the end of the leases
+	risen      bool      // the floor was at the highest id since the world is calm
 	lanes      []ledgerLane
 	flying     map[int64]source.Lane
 	topics     map[string]int // of the flying
@@ -29,6 +29,7 @@ type ledgerLane struct {
 	ownership ownership
 	run       []*source.Event
 	classes   map[int64]source.Class
+	undeleted []int64 // in the order of their acknowledgements
 }
 
 func newLedger(lanes int) *ledger {
@@ -132,6 +133,7 @@ func (l *ledger) outcomes(s *simulation, outcomes []source.Outcome) {
 		l.lanes[lane].classes[o.ID] = o.Class
 		if o.Class == source.Acked {
 			l.acked[o.ID] = true
+			l.lanes[lane].undeleted = append(l.lanes[lane].undeleted, o.ID)
 		}
 	}
 }
@@ -168,16 +170,27 @@ func (l *ledger) delete(s *simulation, ids []int64) {
 	if len(ids) == 0 || len(ids) > cfg.DeleteEvents || !slices.IsSorted(ids) {
 		failf("a delete has the ids %v", ids)
 	}
+	lanes := make(map[source.Lane]int)
 	for _, id := range ids {
 		if !l.acked[id] || l.gone[id] {
 			failf("row %d is deleted, acknowledged %v, deleted before %v", id, l.acked[id], l.gone[id])
 		}
+		lanes[s.table.byID[id].Lane]++
+	}
+	for lane, n := range lanes {
+		for _, id := range l.lanes[lane].undeleted[:n] {
+			if !slices.Contains(ids, id) {
+				failf("the rows %v are deleted before row %d of lane %d, which was acknowledged before one of them", ids, id, lane)
+			}
+		}
 	}
 }
 
-func (l *ledger) deleted(ids []int64) {
+func (l *ledger) deleted(s *simulation, ids []int64) {
 	for _, id := range ids {
 		l.gone[id] = true
+		lane := &l.lanes[s.table.byID[id].Lane]
+		lane.undeleted = slices.DeleteFunc(lane.undeleted, func(other int64) bool { return other == id })
 	}
 }
 
@@ -213,8 +226,12 @@ func (l *ledger) stopped(s *simulation) {
 	}
 }
 
-// visible checks that what can never be delivered is known as such.
+// visible checks that what can never be delivered is known as such, and that the floor has
+// risen to the end of the table.
 func (l *ledger) visible(s *simulation, stuck map[*row]bool) {
+	if !l.risen {
+		failf("the floor has not been at the highest id, %d: %v", s.engine.floor.Top(), s.engine.floor.marks)
+	}
 	parked := s.engine.Parked()
 	for r := range stuck {
 		if !r.flaw.forever() {
@@ -261,6 +278,7 @@ func (l *ledger) check(s *simulation) {
 	case bytes > e.cfg.MaxBytes+eventLimit:
 		failf("%d bytes are in memory", bytes)
 	}
+	l.risen = l.risen || s.calm && e.floor.At() == e.floor.Top()
 	l.checkParts(s)
 	l.checkQueues(s)
 	for id := range l.suspects {
@@ -356,26 +374,5 @@ func (l *ledger) covered(s *simulation) {
 		if !held {
 			failf("row %d of %v lies below the floor %d, and nobody will read it", r.ID, partOf(r.Event), e.floor.At())
 		}
-	}
-}
-
-// transcribe adds to the transcript what the engine wants done. The order of what the engine
-// keeps in maps is no part of it.
-func (s *simulation) transcribe(r *Ready) {
-	s.record('R', int64(len(r.Submit)), int64(len(r.Delete)), int64(len(r.Drained)), int64(len(r.Notes)))
-	for _, run := range r.Submit {
-		for _, ev := range run {
-			s.buf = binary.AppendVarint(s.buf, ev.ID)
-		}
-	}
-	for _, ids := range r.Delete {
-		s.record('x', ids...)
-	}
-	if r.Read != nil {
-		known := slices.Sorted(slices.Values(r.Read.Known))
-		s.record('?', append([]int64{r.Read.Floor, int64(r.Read.Limit), int64(r.Read.Bytes), int64(len(r.Read.Topics)), int64(len(r.Read.Keys))}, known...)...)
-	}
-	if !r.Next.IsZero() {
-		s.record('n', int64(r.Next.Sub(epoch)))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -317,7 +318,7 @@ func (s *simulation) delete(ids []int64) {
 					s.engine.DeleteFailed(s.now, ids)
 					return
 				}
-				s.ledger.deleted(ids)
+				s.ledger.deleted(s, ids)
 				s.engine.Deleted(ids)
 			})
 		})
@@ -335,6 +336,49 @@ func (s *simulation) record(what byte, numbers ...int64) {
 		s.buf = binary.AppendVarint(s.buf, n)
 	}
 	s.hash.Write(s.buf)
+}
+
+// transcribe adds to the transcript what the engine wants done. The order of what the engine
+// keeps in maps is no part of it.
+func (s *simulation) transcribe(r *Ready) {
+	for _, run := range r.Submit {
+		ids := make([]int64, len(run))
+		for i, ev := range run {
+			ids[i] = ev.ID
+		}
+		s.record('S', ids...)
+	}
+	for _, ids := range r.Delete {
+		s.record('X', ids...)
+	}
+	for _, lane := range r.Drained {
+		s.record('E', int64(lane))
+	}
+	var notes []int64
+	for _, n := range r.Notes {
+		notes = append(notes, n.Event<<8|int64(n.Kind))
+	}
+	slices.Sort(notes)
+	s.record('N', notes...)
+	if read := r.Read; read != nil {
+		s.record('?', read.Floor, int64(read.Limit), int64(read.Bytes))
+		s.record('K', slices.Sorted(slices.Values(read.Known))...)
+		var left []string
+		for _, key := range read.Keys {
+			left = append(left, key.Topic+" "+key.Key)
+		}
+		left = append(left, read.Topics...)
+		slices.Sort(left)
+		for _, name := range left {
+			s.hash.Write([]byte(name))
+		}
+		for _, lane := range read.Lanes {
+			s.record('L', int64(lane))
+		}
+	}
+	if !r.Next.IsZero() {
+		s.record('n', int64(r.Next.Sub(epoch)))
+	}
 }
 
 // agenda is a heap of what will happen.

@@ -38,6 +38,10 @@ func (f *Forwarder) Alive() bool {
 	return f.turn.IsZero() || time.Since(f.turn) < 10*pulse
 }
 
+// readPatience is how long a read may be without an answer before that is a reason not to be
+// ready: a connection that died without a word shows no error for longer.
+const readPatience = 10 * time.Second
+
 // Unready lists in words what keeps events from being forwarded; empty when nothing does.
 func (f *Forwarder) Unready() []string {
 	f.mu.Lock()
@@ -50,6 +54,9 @@ func (f *Forwarder) Unready() []string {
 	}
 	if !f.begun && f.readErr.err == nil {
 		reasons = append(reasons, "starting: no page of the outbox was read yet")
+	}
+	if out := time.Since(f.readOut); !f.readOut.IsZero() && out > readPatience {
+		reasons = append(reasons, fmt.Sprintf("reading the outbox has had no answer for %v", out.Round(time.Second)))
 	}
 	add(f.readErr, "reading the outbox has failed")
 	add(f.delErr, "deleting acknowledged rows has failed")

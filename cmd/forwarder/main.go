@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/outbox-forwarder/forwarder/internal/config"
 )
@@ -67,19 +68,28 @@ func (p *program) main(args []string) (code int) {
 	return p.report(err)
 }
 
+// doubledSignal is how close a second signal counts as the first: timeout(1) and some
+// supervisors signal a process and then its group.
+const doubledSignal = 100 * time.Millisecond
+
 // untilSignal returns a context that the first signal cancels. The second ends the process.
 func (p *program) untilSignal() (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	finished, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		for n := 0; ; n++ {
+		var first time.Time
+		for {
 			select {
 			case <-finished:
 				return
 			case <-p.signals:
-				if n == 0 {
+				if first.IsZero() {
+					first = time.Now()
 					cancel()
+					continue
+				}
+				if time.Since(first) < doubledSignal {
 					continue
 				}
 				fmt.Fprintln(p.stderr, "forwarder: ended at once by a second signal; what was not deleted is sent again")
@@ -101,11 +111,16 @@ func (p *program) report(err error) int {
 		return exitOK
 	}
 	var usage *usageError
+	var setup *setupError
 	var problems config.Problems
 	var field *config.FieldError
 	switch {
 	case errors.As(err, &problems) && len(problems) > 1:
-		fmt.Fprintf(p.stderr, "forwarder: %d problems with the configuration; nothing was connected or changed:\n", len(problems))
+		what := "the configuration; nothing was connected or changed"
+		if errors.As(err, &setup) {
+			what = "the database; nothing was forwarded"
+		}
+		fmt.Fprintf(p.stderr, "forwarder: %d problems with %s:\n", len(problems), what)
 		for _, e := range problems {
 			fmt.Fprintf(p.stderr, "  %s\n", oneLine(e.Error()))
 		}

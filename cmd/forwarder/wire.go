@@ -151,6 +151,12 @@ func sinkConfig(cfg config.Config, logger *slog.Logger) (sink.Config, error) {
 	}, nil
 }
 
+// setupError is problems that were found by looking at the database.
+type setupError struct{ config.Problems }
+
+// Unwrap lets errors.As find the problems.
+func (e *setupError) Unwrap() error { return e.Problems }
+
 // setupProblems turns what the database lacks into problems of the configuration.
 func setupProblems(err error) error {
 	var setup *postgres.SetupError
@@ -161,5 +167,5 @@ func setupProblems(err error) error {
 	for _, p := range setup.Problems {
 		problems = append(problems, &config.FieldError{Field: "source.postgres", Problem: p})
 	}
-	return problems
+	return &setupError{problems}
 }

@@ -220,3 +220,44 @@ func TestVerdictInWords(t *testing.T) {
 		}
 	}
 }
+
+// TestErrWithPauses has what a paused sender leaves behind: stale repeats amid its successor's
+// records. They break the shape of repeats, and nothing else is forgiven with them.
+func TestErrWithPauses(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		script script
+		broken int64 // repeats that are no suffix
+		sound  bool
+	}{
+		{"a suffix", "a1 a2 a3 a2 a3 a4", 0, true},
+		{"stale, at once", "a1 a2 a3 a4 a2 a3 a5", 1, true},
+		{"stale, in two pieces", "a1 a2 a3 a2 a4 a3 a5", 2, true},
+		{"stale, of two paused senders", "a1 a2 a3 a4 a5 a1 a2 a4 a6", 2, true},
+		{"stale, at the end", "a1 a2 a3 a1 a2", 1, true},
+		{"swapped meanwhile", "a1 a2 a4 a2 a3 a5", 0, false},
+		{"lost meanwhile", "a1 a2 a4 a2 a5", 0, false},
+		{"altered meanwhile", "a1 a2 a3 a2! a4", 1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := c.script.judge(t, 0).final(ledgerOf(highest(c.script), 0))
+			if v.BrokenRepeats != c.broken && c.sound {
+				t.Errorf("%d broken repeats, want %d: %v", v.BrokenRepeats, c.broken, v)
+			}
+			if err := v.ErrWithPauses(); (err == nil) != c.sound {
+				t.Errorf("with pauses: %v", err)
+			}
+			if err := v.Err(); (err == nil) != (c.sound && c.broken == 0) {
+				t.Errorf("without pauses: %v", err)
+			}
+		})
+	}
+}
+
+// highest is the highest sequence of a script of one key with sequences below 10.
+func highest(s script) (n int64) {
+	for _, word := range strings.Fields(string(s)) {
+		n = max(n, int64(word[1]-'0'))
+	}
+	return n
+}

@@ -44,7 +44,15 @@ type Verdict struct {
 
 // Err is nil when every promise was kept, repeats being allowed; otherwise it lists what was
 // broken and the first findings.
-func (v Verdict) Err() error {
+func (v Verdict) Err() error { return v.err(v.BrokenRepeats) }
+
+// ErrWithPauses is Err for a run in which senders were stopped for longer than their lease.
+// What such a sender had on the wire lands in the midst of what its successor sends: repeats
+// that are no suffixes. They are left to the caller, as BrokenRepeats. The order of first
+// occurrences, and everything else, is demanded all the same.
+func (v Verdict) ErrWithPauses() error { return v.err(0) }
+
+func (v Verdict) err(brokenRepeats int64) error {
 	var broken []string
 	for _, c := range []struct {
 		n    int64
@@ -52,7 +60,7 @@ func (v Verdict) Err() error {
 	}{
 		{v.Lost, "lost"},
 		{v.OutOfOrder, "out of order"},
-		{v.BrokenRepeats, "repeated other than as a suffix"},
+		{brokenRepeats, "repeated other than as a suffix"},
 		{v.Altered, "altered in a repeat"},
 		{v.Doubtful, "repeated from too long ago to compare"},
 		{v.Strayed, "in another partition than their key"},

@@ -27,7 +27,7 @@ func TestC12TableChangesWhileRunning(t *testing.T) {
 	from := payloadTypes[0].from
 	put := func() {
 		const rows = 20
-		text := fmt.Sprintf(`'{"n": ' || i || '}'`)
+		text := `'{"n": ' || i || '}'`
 		w.exec("INSERT INTO outbox (topic, key, payload) SELECT 't', 'k' || i % 5, " + fmt.Sprintf(from, text) +
 			fmt.Sprintf(" FROM generate_series(%d, %d) i", n, n+rows-1))
 		n += rows

@@ -135,15 +135,18 @@ func (l *Leases) bury(ctx context.Context, conn *pgx.Conn, id string) (gone bool
 	return tag.RowsAffected() == 1, nil
 }
 
-// Take implements lanes.Leases.
+// Take implements lanes.Leases. The rows are locked in one order for all replicas, and in a step of
+// its own: as a plain sub-select it is run once for each lane where the statistics are from a time
+// when no lane had an owner.
 func (l *Leases) Take(ctx context.Context, me string, want []lanes.Lease) (got []lanes.Lease, err error) {
 	numbers, epochs := columnsOf(want)
 	err = l.with(ctx, func(conn *pgx.Conn) error {
 		got = nil
 		rows, err := conn.Query(ctx, fmt.Sprintf(`
-			UPDATE %[1]s l SET owner = $1, epoch = l.epoch + 1, since = clock_timestamp()
-			FROM (SELECT x.lane, w.epoch FROM unnest($2::int[], $3::bigint[]) w(lane, epoch) JOIN %[1]s x USING (lane)
-			      ORDER BY x.lane FOR UPDATE OF x) w
+			WITH w AS MATERIALIZED (
+				SELECT x.lane, w.epoch FROM unnest($2::int[], $3::bigint[]) w(lane, epoch) JOIN %[1]s x USING (lane)
+				ORDER BY x.lane FOR UPDATE OF x)
+			UPDATE %[1]s l SET owner = $1, epoch = l.epoch + 1, since = clock_timestamp() FROM w
 			WHERE l.lane = w.lane AND l.epoch = w.epoch
 			  AND (l.owner IS NULL OR NOT EXISTS (SELECT FROM %[2]s m WHERE m.id = l.owner))
 			  AND EXISTS (SELECT FROM %[2]s m WHERE m.id = $1)
@@ -170,9 +173,10 @@ func (l *Leases) Release(ctx context.Context, me string, done []lanes.Lease) err
 	numbers, epochs := columnsOf(done)
 	return l.with(ctx, func(conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, fmt.Sprintf(`
-			UPDATE %[1]s l SET owner = NULL, epoch = l.epoch + 1, since = clock_timestamp()
-			FROM (SELECT x.lane, w.epoch FROM unnest($2::int[], $3::bigint[]) w(lane, epoch) JOIN %[1]s x USING (lane)
-			      ORDER BY x.lane FOR UPDATE OF x) w
+			WITH w AS MATERIALIZED (
+				SELECT x.lane, w.epoch FROM unnest($2::int[], $3::bigint[]) w(lane, epoch) JOIN %[1]s x USING (lane)
+				ORDER BY x.lane FOR UPDATE OF x)
+			UPDATE %[1]s l SET owner = NULL, epoch = l.epoch + 1, since = clock_timestamp() FROM w
 			WHERE l.lane = w.lane AND l.epoch = w.epoch AND l.owner = $1`, l.lanes), me, numbers, epochs)
 		if err != nil {
 			return err

@@ -63,6 +63,9 @@ func ReadOverview(ctx context.Context, cfg Config) (*Overview, error) {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is left to be lost
+	if err := settleQueue(ctx, conn); err != nil {
+		return nil, err
+	}
 	t, err := describe(ctx, conn, cfg)
 	if err != nil {
 		return nil, err

@@ -48,7 +48,12 @@ func Open(ctx context.Context, cfg Config) (*Source, error) {
 	pcfg.MaxConns = maxConns
 	pcfg.MinConns = 0
 	prepare(pcfg.ConnConfig, cfg)
-	pcfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return settle(ctx, conn, cfg.Timeout) }
+	pcfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if err := settle(ctx, conn, cfg.Timeout); err != nil {
+			return err
+		}
+		return settleQueue(ctx, conn)
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, pcfg)
 	if err != nil {
 		return nil, fmt.Errorf("opening the connection pool: %w", err)
@@ -89,19 +94,29 @@ func prepare(ccfg *pgx.ConnConfig, cfg Config) {
 // settle gives a new session what every statement relies on, whatever the role's or the
 // database's own settings are. It is a statement and not start-up parameters, which poolers
 // refuse.
-//
-// The outbox is a queue whose statistics are never right: empty one moment, full the next. Its
-// statements have one good plan each, by the index on the id.
 func settle(ctx context.Context, conn *pgx.Conn, timeout time.Duration) error {
 	_, err := conn.Exec(ctx, `
 		SELECT set_config(name, value, false) FROM (VALUES
 			('statement_timeout', $1), ('lock_timeout', $1), ('idle_in_transaction_session_timeout', '60s'),
 			('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off'),
-			('plan_cache_mode', 'force_generic_plan'),
-			('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('jit', 'off'),
-			('max_parallel_workers_per_gather', '0'), ('client_encoding', 'UTF8'), ('DateStyle', 'ISO'),
-			('extra_float_digits', '1'), ('bytea_output', 'hex'), ('search_path', '')
+			('client_encoding', 'UTF8'), ('DateStyle', 'ISO'), ('extra_float_digits', '1'), ('bytea_output', 'hex'),
+			('search_path', ''), ('jit', 'off'), ('max_parallel_workers_per_gather', '0')
 		) settings(name, value)`, fmt.Sprintf("%dms", timeout.Milliseconds()))
+	if err != nil {
+		return fmt.Errorf("setting up the session: %w", err)
+	}
+	return nil
+}
+
+// settleQueue is for the sessions that look at the outbox. It is a queue whose statistics are
+// never right: empty one moment, full the next. Its statements have one good plan each, by the
+// index on the id.
+func settleQueue(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, `
+		SELECT set_config(name, value, false) FROM (VALUES
+			('plan_cache_mode', 'force_generic_plan'),
+			('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_sort', 'off')
+		) settings(name, value)`)
 	if err != nil {
 		return fmt.Errorf("setting up the session: %w", err)
 	}
