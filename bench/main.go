@@ -7,6 +7,13 @@
 //	steady  1,000 single-row transactions a second: time from commit to consumed
 //	idle    statements a second with nothing to do
 //
+// and several replicas:
+//
+//	handover  how long lanes and events wait when replicas join, stop and crash
+//	fleet     what leasing costs the database while four replicas have nothing to do
+//	scale     1, 2 and 4 replicas: events a second and processor time for an event, with
+//	          acknowledgements that come at once, late, and very late
+//
 // Figures of different machines, or of one machine at different times, do not compare. The
 // ratio to the pipe, taken in turns within one run, does.
 package main
@@ -32,10 +39,12 @@ type options struct {
 	keys, hotKeys                     int
 	rate                              float64
 	steadyFor, warmUp, idleFor        time.Duration
+	leaseTTL                          time.Duration
+	ackDelays                         []time.Duration
 	only                              []string
 }
 
-var sections = []string{"drain", "hot", "steady", "idle"}
+var sections = []string{"drain", "hot", "steady", "idle", "handover", "fleet", "scale"}
 
 func parse(args []string) (options, error) {
 	var o options
@@ -50,9 +59,18 @@ func parse(args []string) (options, error) {
 	f.DurationVar(&o.steadyFor, "steady", 20*time.Second, "length of the steady load")
 	f.DurationVar(&o.warmUp, "warm-up", 3*time.Second, "time before measuring steady and idle")
 	f.DurationVar(&o.idleFor, "idle", 10*time.Second, "length of the idle measurement")
+	f.DurationVar(&o.leaseTTL, "lease-ttl", 10*time.Second, "lanes.lease_ttl of the hand-overs")
+	ackDelays := f.String("ack-delays", "0s,50ms,1s", "how late acknowledgements are while replicas are added")
 	only := f.String("only", "", "one or more of "+strings.Join(sections, ",")+"; all when empty")
 	if err := f.Parse(args); err != nil {
 		return o, err
+	}
+	for _, text := range strings.Split(*ackDelays, ",") {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < 0 {
+			return o, fmt.Errorf("-ack-delays %s: want durations like 50ms, joined by commas", *ackDelays)
+		}
+		o.ackDelays = append(o.ackDelays, d)
 	}
 	o.only = sections
 	if *only != "" {
@@ -119,6 +137,12 @@ func run(ctx context.Context, o options) (err error) {
 			section = s.steady
 		case "idle":
 			section = s.idle
+		case "handover":
+			section = s.handOver
+		case "fleet":
+			section = s.idleFleet
+		case "scale":
+			section = s.scale
 		}
 		if err := section(ctx); err != nil {
 			return fmt.Errorf("%s: %w", name, err)

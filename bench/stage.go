@@ -34,6 +34,9 @@ const (
 	database = "bench"
 )
 
+// brokerJVM is what a broker has in production, not what starts fast.
+var brokerJVM = []string{"-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"}
+
 func newStage(ctx context.Context, o options, forwarder, pipe string) (_ *stage, err error) {
 	s := &stage{options: o, programs: map[string]string{"forwarder": forwarder, "pipe": pipe}}
 	defer func() {
@@ -44,8 +47,7 @@ func newStage(ctx context.Context, o options, forwarder, pipe string) (_ *stage,
 	if err := s.startPostgres(ctx); err != nil {
 		return nil, err
 	}
-	// What a broker has in production, not what starts fast.
-	s.kafka, err = servers.StartKafka(ctx, servers.KafkaConfig{JVM: []string{"-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"}})
+	s.kafka, err = servers.StartKafka(ctx, servers.KafkaConfig{JVM: brokerJVM})
 	if err != nil {
 		return nil, err
 	}
@@ -143,12 +145,12 @@ func (s *stage) url() string {
 func (s *stage) brokers() []string { return []string{s.kafka.Addr()} }
 
 // start starts one of the measured programs.
-func (s *stage) start(name string) (*subject, error) {
+func (s *stage) start(name string, settings ...string) (*subject, error) {
 	args := []string{"-source-url", s.url(), "-brokers", s.kafka.Addr()}
 	if name == "forwarder" {
 		args = []string{"run", "--source-url", s.url(), "--brokers", s.kafka.Addr(), "--admin-listen", "none"}
 	}
-	return startSubject(s.programs[name], args)
+	return startSubject(s.programs[name], args, settings...)
 }
 
 // produced is the number of records in the topic.

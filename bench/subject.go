@@ -23,7 +23,8 @@ type subject struct {
 	ended  bool         // done was read
 }
 
-func startSubject(program string, args []string) (*subject, error) {
+// startSubject starts a program with default settings but those given, as NAME=value.
+func startSubject(program string, args []string, settings ...string) (*subject, error) {
 	p := &subject{cmd: exec.Command(program, args...), done: make(chan error, 1)}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	for _, v := range os.Environ() {
@@ -31,6 +32,7 @@ func startSubject(program string, args []string) (*subject, error) {
 			p.cmd.Env = append(p.cmd.Env, v)
 		}
 	}
+	p.cmd.Env = append(p.cmd.Env, settings...)
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", program, err)
 	}
@@ -70,6 +72,16 @@ func (p *subject) stop() error {
 		_ = p.cmd.Process.Kill() // an error says that it has just ended
 		return fmt.Errorf("%s did not end within 30 s of SIGTERM: %w", filepath.Base(p.cmd.Path), <-p.done)
 	}
+}
+
+// kill is kill -9.
+func (p *subject) kill() error {
+	p.ended = true
+	if err := p.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("killing %s: %w", filepath.Base(p.cmd.Path), err)
+	}
+	<-p.done // its error says that it was killed
+	return nil
 }
 
 // peakMemory is the largest resident memory so far, in bytes. The kernel's figure for an ended

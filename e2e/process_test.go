@@ -29,6 +29,12 @@ type process struct {
 // start runs the forwarder on the world's database and topic. settings are environment
 // variables, NAME=value. It is killed when the test ends, if it still runs.
 func (w *world) start(settings ...string) *process {
+	w.t.Helper()
+	return w.startProgram(binary, settings...)
+}
+
+// startProgram is start for another build of the forwarder.
+func (w *world) startProgram(program string, settings ...string) *process {
 	t := w.t
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "forwarder.log"))
@@ -37,7 +43,7 @@ func (w *world) start(settings ...string) *process {
 	}
 	defer func() { _ = log.Close() }()
 	p := &process{t: t, log: log.Name(), admin: freeAddress(t), done: make(chan struct{})}
-	p.cmd = exec.Command(binary, "run", "--source-url", w.url, "--brokers", w.broker, "--admin-listen", p.admin)
+	p.cmd = exec.Command(program, "run", "--source-url", w.url, "--brokers", w.broker, "--admin-listen", p.admin)
 	p.cmd.Env = environment(settings...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	dieWithParent(p.cmd)

@@ -78,6 +78,7 @@ type lane struct {
 	lone      bool // run is one event that was sent with nothing else of its topic in flight
 	undeleted int
 	behind    *waiting // the lane's own entry in Engine.parts, nil while it is live
+	hot       *waiting // the key of the lane that waits for room in its stead, if any
 }
 
 func (l *lane) waiting() int { return len(l.queue) - l.head }
@@ -319,9 +320,9 @@ func (e *Engine) Page(now time.Time, page *source.Page) {
 		e.pause = min(max(2*e.pause, e.cfg.MinPoll), e.cfg.MaxPoll)
 	}
 	e.nextRead = now.Add(e.pause)
-	if e.kinds[WholeLane] > 0 {
+	if e.kinds[WholeLane]+e.kinds[OneKey] > 0 {
 		for i := range e.lanes {
-			if w := e.lanes[i].behind; w != nil && !w.blocked() && e.due(now, w) {
+			if e.hasRoom(now, &e.lanes[i]) {
 				e.nextRead = now
 				break
 			}
@@ -346,14 +347,20 @@ func (e *Engine) accept(now time.Time, ev *source.Event, it *item) bool {
 		return false
 	}
 	size := ev.Size()
-	if l.waiting() > 0 && (l.waiting() >= e.cfg.MaxEvents/4 || l.bytes+size > e.cfg.MaxBytes/4) {
+	switch full := l.waiting() > 0 && (l.waiting() >= e.cfg.MaxEvents/4 || l.bytes+size > e.cfg.MaxBytes/4); {
+	case full && e.crowd(now, l):
+		e.floor.Hold(l.hot.part, ev.ID)
+		if l.hot.part.covers(ev) {
+			return false
+		}
+	case full:
 		if l.behind == nil {
 			l.behind = e.wait(now, lanePart(ev.Lane))
 		} else {
 			// On trial after a failure: it keeps its count of attempts, and waits for room now.
 			e.trial--
 			l.behind.trial = false
-			l.behind.class = source.Acked
+			l.behind.room = true
 		}
 		e.floor.Hold(l.behind.part, ev.ID)
 		return false
@@ -366,6 +373,37 @@ func (e *Engine) accept(now time.Time, ev *source.Event, it *item) bool {
 	e.queued++
 	e.stats.Read++
 	return true
+}
+
+// crowd makes room in a full lane by putting the key behind that has more than half of its
+// queue, so that the other keys of the lane do not wait for a flood of that one. It does so once
+// at a time for each lane.
+func (e *Engine) crowd(now time.Time, l *lane) bool {
+	if l.hot != nil {
+		return false
+	}
+	counts := make(map[source.TopicKey]int)
+	for _, it := range l.queue[l.head:] {
+		if it.ev.Key == nil {
+			continue
+		}
+		key := it.ev.TopicKey()
+		if counts[key]++; counts[key] <= l.waiting()/2 {
+			continue
+		}
+		part := keyPart(it.ev)
+		switch w := e.parts[part]; {
+		case w == nil && e.kinds[OneKey]+e.kinds[OneRow] < e.cfg.MaxParts:
+			l.hot = e.wait(now, part)
+		case w != nil && w.trial:
+			e.trial--
+			w.trial = false
+			w.room = true
+			l.hot = w
+		}
+		return l.hot != nil
+	}
+	return false
 }
 
 // passesOver reports whether the event's topic, key or row is behind.

@@ -24,11 +24,12 @@ type fleetPlan struct {
 	keys       int
 	slow       float64 // share of the writers' transactions that take long to commit
 
+	grace   time.Duration
 	planned bool // nothing happens but planned moves
 	// Mean intervals; 0 for never.
 	joins, stops, retires, rolls, kills, pauses, outages, changes time.Duration
 	// Shares of the calls of the store, requests, reads and deletes.
-	callLost, answerLost, callLate, ackLate, brokerFails, readFails, deleteFails, blocked float64
+	callLost, answerLost, callLate, answerLate, ackLate, brokerFails, readFails, deleteFails, blocked float64
 }
 
 func newFleetPlan(r *rand.Rand) fleetPlan {
@@ -43,6 +44,7 @@ func newFleetPlan(r *rand.Rand) fleetPlan {
 		keys:       pick(r, 1, 5, 30),
 		slow:       pick(r, 0, 0.05),
 	}
+	p.grace = 20 * time.Second
 	p.writeUntil = 4*time.Second + time.Duration(r.IntN(4))*p.ttl
 	p.config = Config{
 		MaxEvents: pick(r, 4, 20, 200), RunEvents: pick(r, 1, 3, 500), PageEvents: pick(r, 2, 20, 1000),
@@ -61,14 +63,15 @@ func newFleetPlan(r *rand.Rand) fleetPlan {
 	}
 	some := func(v float64) float64 { return pick(r, 0, v*r.Float64()) }
 	p.kills, p.pauses, p.outages, p.changes = every(4*p.ttl), every(3*p.ttl), every(6*p.ttl), pick(r, 0, 0, 0, every(10*p.ttl))
-	p.callLost, p.answerLost, p.callLate = some(0.1), some(0.1), some(0.1)
+	p.callLost, p.answerLost, p.callLate, p.answerLate = some(0.1), some(0.1), some(0.1), some(0.2)
+	p.grace = pick(r, p.grace, 300*time.Millisecond)
 	p.ackLate, p.brokerFails, p.readFails, p.deleteFails, p.blocked = some(0.1), some(0.1), some(0.1), some(0.1), some(0.05)
 	return p
 }
 
 // deadline is when the world must have come to its end, with that many rows written.
 func (p *fleetPlan) deadline(rows int) time.Duration {
-	return p.writeUntil + 10*p.ttl + 2*fleetGrace + time.Minute + time.Duration(rows)*(2*p.ack+20*p.latency+100*time.Millisecond)
+	return p.writeUntil + 10*p.ttl + 2*p.grace + time.Minute + time.Duration(rows)*(2*p.ack+20*p.latency+100*time.Millisecond)
 }
 
 // schedule puts the world's own doings on the agenda.
@@ -77,26 +80,22 @@ func (w *fleet) schedule() {
 	w.watch()
 	w.repeat(w.plan.joins, func() {
 		if len(w.processes) < w.plan.most {
-			w.moves++
 			w.launch()
 		}
 	})
 	w.repeat(w.plan.stops, func() {
 		if p := w.someone(); p != nil {
-			w.moves++
 			p.stop(pick(w.r, -1, 0, w.some(w.plan.ttl)))
 		}
 	})
 	w.repeat(w.plan.retires, func() {
 		if p := w.someone(); p != nil {
-			w.moves++
 			p.keeper.Retire()
 			p.after(0, func() {})
 			w.after(w.some(2*w.plan.ttl), func() { p.stop(pick(w.r, -1, time.Duration(0))) })
 		}
 	})
 	w.repeat(w.plan.rolls, func() {
-		w.moves++
 		w.roll(slices.Clone(w.processes))
 	})
 	w.repeat(w.plan.kills, func() {
@@ -235,6 +234,7 @@ func (w *fleet) change() {
 		return
 	}
 	w.changing = true
+	w.changes++
 	w.troubled(w.now)
 	w.store.resize(n)
 	w.unserved = make([]time.Time, n)

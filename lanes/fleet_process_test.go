@@ -74,7 +74,7 @@ func (w *fleet) start() {
 	cfg := w.plan.config
 	cfg.Lanes = p.lanes
 	cfg.Rand = rand.New(rand.NewPCG(w.r.Uint64(), 4))
-	f, err := NewForwarder(cfg, nil, p.sink, slog.New(slog.DiscardHandler), fleetGrace)
+	f, err := NewForwarder(cfg, nil, p.sink, slog.New(slog.DiscardHandler), w.plan.grace)
 	if err != nil {
 		panic(err)
 	}
@@ -95,9 +95,6 @@ func (w *fleet) start() {
 	p.after(0, p.step)
 	p.after(w.some(w.plan.latency), p.run)
 }
-
-// fleetGrace is the shutdown's grace period.
-const fleetGrace = 20 * time.Second
 
 // now is the process's own clock. It has nothing to do with the store's but that it runs about
 // as fast.
@@ -236,7 +233,7 @@ func (p *process) shutDown(failure error) {
 	p.after(0, func() {
 		p.forwarder.beginStop(p.keeper)
 		p.step()
-		p.after(fleetGrace, func() {
+		p.after(p.w.plan.grace, func() {
 			if !p.over {
 				p.w.troubled(p.w.now)
 				p.w.abandoned(p)
@@ -346,6 +343,9 @@ func (h *fleetHolder) Gain(lanes []source.Lane) {
 
 func (h *fleetHolder) Lose(lanes []source.Lane) {
 	h.p.w.record('l', int64(h.p.n), int64(len(lanes)))
+	if w := h.p.w; h.p.lanes == len(w.store.lanes) && w.store.members[h.p.keeper.me] != nil {
+		failf("%s is a member and drops lanes %v", h.p.keeper.me, lanes)
+	}
 	h.p.forwarder.Lose(lanes)
 }
 

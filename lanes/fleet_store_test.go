@@ -235,7 +235,11 @@ func (c *storeClient) send(do func() time.Duration) {
 		if w.faulty(w.plan.callLate) {
 			d = time.Duration(w.r.Int64N(int64(2 * w.plan.ttl)))
 		}
-		if lost || d > w.plan.ttl/3 {
+		back := w.some(w.plan.latency)
+		if w.faulty(w.plan.answerLate) {
+			back = time.Duration(w.r.Int64N(int64(w.plan.ttl / 3)))
+		}
+		if lost || d+back > w.plan.ttl/10 {
 			w.troubled(w.now.Add(max(d, w.plan.ttl/3)))
 		}
 		var carryOut func()
@@ -248,7 +252,7 @@ func (c *storeClient) send(do func() time.Duration) {
 				return
 			}
 			if !lost {
-				p.after(w.some(w.plan.latency), func() { answer(nil) })
+				p.after(back, func() { answer(nil) })
 			}
 		}
 		w.after(d, carryOut)

@@ -1,7 +1,6 @@
 package lanes
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -12,15 +11,7 @@ import (
 // A hot key fills its lane: it waits in the table, and the other lanes' rows behind it go on.
 func TestC96HotKeyOverflowsAlone(t *testing.T) {
 	s := newStory(t, Config{Lanes: 2, MaxEvents: 40, RunEvents: 5, PageEvents: 20})
-	hot, cool := "", ""
-	for i := 0; hot == "" || cool == ""; i++ {
-		key := fmt.Sprint("key ", i)
-		if LaneOf([]byte(key), 2) == 0 {
-			hot = key
-		} else {
-			cool = key
-		}
-	}
+	hot, cool := keysOf(0, 1)[0], keysOf(1, 1)[0]
 	for range 200 {
 		s.insert("orders", hot)
 	}

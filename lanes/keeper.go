@@ -286,9 +286,12 @@ func (k *Keeper) rebalance(ctx context.Context, h Holder, table Table) error {
 	return nil
 }
 
-// adopt follows what the table says about us: a Take whose answer was lost, or a lane that
-// somebody took in spite of us.
+// adopt follows what the table says about us: a Take or a Release whose answer was lost, or a
+// lane that somebody took in spite of us.
 func (k *Keeper) adopt(h Holder, table Table) {
+	k.mu.Lock()
+	finished := slices.Clone(k.drained)
+	k.mu.Unlock()
 	var got []Lease
 	var lost []source.Lane
 	for _, l := range table.Leases {
@@ -299,7 +302,9 @@ func (k *Keeper) adopt(h Holder, table Table) {
 		case held && (l.Owner != k.me || l.Epoch != epoch):
 			delete(k.holds, l.Lane)
 			delete(k.draining, l.Lane)
-			lost = append(lost, l.Lane)
+			if !slices.Contains(finished, l.Lane) {
+				lost = append(lost, l.Lane)
+			}
 		}
 	}
 	if len(lost) > 0 {

@@ -85,6 +85,7 @@ func TestEngineRulesAreNeeded(t *testing.T) {
 // TestRareEngineRulesAreNeeded has those that take many seeds, and runs them with -mutants only.
 func TestRareEngineRulesAreNeeded(t *testing.T) {
 	rare := []mutation{
+		{"remember where a part fell behind", "settle.go", "\te.floor.Hold(part, it.id)\n", ""},
 		{"suspect what comes back", "settle.go", "if e.careful[it.ev.Topic] != nil {\n\t\t\te.suspect(it)", "if false {\n\t\t\te.suspect(it)"},
 		{"name no lane that is ours as drained", "engine.go", "e.drained = slices.DeleteFunc(e.drained, func(other source.Lane) bool { return other == id })", ""},
 		{"drop what was ahead and failed", "settle.go", "e.dropQueued(&e.lanes[part.Lane], w) // what", "// what"},
@@ -92,7 +93,7 @@ func TestRareEngineRulesAreNeeded(t *testing.T) {
 		{"drop the rest of a lost lane", "settle.go", "if l.ownership != owned {\n\t\t\te.drop(it)\n\t\t\tcontinue\n\t\t}", ""},
 	}
 	if *mutantsFlag {
-		killMutants(t, "TestSimulation", 5000, rare)
+		killMutants(t, "TestSimulation", 20000, rare)
 		return
 	}
 	for _, m := range rare {

@@ -85,7 +85,8 @@ func lanePart(lane source.Lane) Part { return Part{Kind: WholeLane, Lane: lane} 
 // acknowledged since.
 type waiting struct {
 	part     Part
-	class    source.Class // Acked for a lane that only waits for room or for its first read
+	room     bool         // it waits for room in memory or for its first read, whatever failed before
+	class    source.Class // of the last failure; Acked where there was none
 	err      error
 	event    int64 // the row that could not be delivered
 	size     int   // its size in bytes
@@ -95,8 +96,13 @@ type waiting struct {
 	trial    bool
 }
 
-// blocked reports whether the part waits because something of it could not be delivered.
-func (w *waiting) blocked() bool { return w.class != source.Acked }
+// blocked reports whether the part waits because something of it could not be delivered, and
+// not for room.
+func (w *waiting) blocked() bool { return !w.room }
+
+// failed reports whether something of the part could not be delivered, and nothing of it was
+// delivered since.
+func (w *waiting) failed() bool { return w.class != source.Acked }
 
 // Parked describes a part that waits because something of it could not be delivered.
 type Parked struct {

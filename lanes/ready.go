@@ -133,7 +133,7 @@ func (e *Engine) runs(now time.Time) [][]*source.Event {
 		e.flying += n
 		e.stats.Submitted += uint64(n)
 		runs = append(runs, run)
-		if l.behind != nil && !l.behind.blocked() && e.due(now, l.behind) {
+		if e.hasRoom(now, l) {
 			e.nextRead = now
 		}
 	}
@@ -315,6 +315,11 @@ func (e *Engine) due(now time.Time, w *waiting) bool {
 	return l.waiting() <= e.cfg.MaxEvents/8 && l.bytes <= e.cfg.MaxBytes/8
 }
 
+// hasRoom reports whether something of the lane that waited for room has it now.
+func (e *Engine) hasRoom(now time.Time, l *lane) bool {
+	return l.behind != nil && !l.behind.blocked() && e.due(now, l.behind) || l.hot != nil && e.due(now, l.hot)
+}
+
 // release makes a part live. Rows of it may belong to other parts that stay behind, and were
 // passed over for both reasons: those parts must then be read from as far back.
 func (e *Engine) release(w *waiting) {
@@ -324,9 +329,10 @@ func (e *Engine) release(w *waiting) {
 			e.floor.Hold(other.part, at+1)
 		}
 	}
-	if w.blocked() || w.attempts > 0 {
-		w.trial = true
+	if w.failed() {
+		w.trial, w.room = true, false
 		e.trial++
+		e.cool(w)
 		return
 	}
 	e.unwait(w)

@@ -223,10 +223,14 @@ func (e *Engine) block(now time.Time, part Part, it *item) {
 		}
 		return
 	}
+	// Here and not with the event, which another part behind may remember for both of them.
+	e.floor.Hold(part, it.id)
 	backoff := e.cfg.Record
 	if it.class == source.Topic {
 		backoff = e.cfg.Topic
 	}
+	e.cool(w)
+	w.room = false
 	w.class, w.err, w.event, w.size = it.class, it.err, it.id, int(it.size)
 	w.attempts++
 	w.retryAt = now.Add(backoff.after(w.attempts, e.cfg.Rand))
@@ -270,8 +274,8 @@ func (e *Engine) dropQueued(l *lane, w *waiting) {
 }
 
 // holding returns the part behind that an event in memory belongs to, the topic first, since
-// nothing of it can be delivered. A lane that only waits for room does not hold back what it
-// has in memory.
+// nothing of it can be delivered. A lane or key that only waits for room does not hold back what
+// it has in memory.
 func (e *Engine) holding(ev *source.Event) *waiting {
 	if w := e.parts[topicPart(ev.Topic)]; w != nil && !w.trial {
 		return w
@@ -279,7 +283,7 @@ func (e *Engine) holding(ev *source.Event) *waiting {
 	if w := e.lanes[ev.Lane].behind; w != nil && !w.trial && w.blocked() {
 		return w
 	}
-	if w := e.parts[partOf(ev)]; w != nil && !w.trial {
+	if w := e.parts[partOf(ev)]; w != nil && !w.trial && w.blocked() {
 		return w
 	}
 	return nil
@@ -321,9 +325,9 @@ func (e *Engine) endTrials() {
 	}
 }
 
-// wait adds a part that is behind.
+// wait adds a part that is behind, for room until block says otherwise.
 func (e *Engine) wait(now time.Time, part Part) *waiting {
-	w := &waiting{part: part, since: now}
+	w := &waiting{part: part, room: true, since: now}
 	e.parts[part] = w
 	e.kinds[part.Kind]++
 	return w
@@ -339,5 +343,13 @@ func (e *Engine) unwait(w *waiting) {
 	if w.part.Kind == WholeLane {
 		e.lanes[w.part.Lane].behind = nil
 	}
+	e.cool(w)
 	e.floor.Forget(w.part)
+}
+
+// cool ends a key's wait for room in the stead of its lane.
+func (e *Engine) cool(w *waiting) {
+	if l := &e.lanes[w.part.Lane]; l.hot == w {
+		l.hot = nil
+	}
 }

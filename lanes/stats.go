@@ -68,7 +68,7 @@ func (e *Engine) Stats(now time.Time) Stats {
 		s.FloorLag = e.floor.Top() - e.floor.At()
 	}
 	for part, w := range e.parts {
-		if w.blocked() {
+		if w.failed() {
 			s.Blocked[part.Kind]++
 		} else {
 			s.Overflown++
@@ -91,7 +91,7 @@ func (e *Engine) Stats(now time.Time) Stats {
 func (e *Engine) Parked() []Parked {
 	var list []Parked
 	for part, w := range e.parts {
-		if !w.blocked() {
+		if !w.failed() {
 			continue
 		}
 		p := Parked{

@@ -3,6 +3,7 @@ package lanes
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -20,7 +21,6 @@ type story struct {
 	now     time.Time
 	next    time.Time
 	table   *table
-	read    *source.Read
 	deletes [][]int64
 	stuck   bool // deletes are not answered
 	runs    [][]int64
@@ -225,4 +225,15 @@ func ids(first, last int64) []int64 {
 		list = append(list, id)
 	}
 	return list
+}
+
+// keysOf returns n keys that lie in the lane, of two.
+func keysOf(lane source.Lane, n int) []string {
+	var keys []string
+	for i := 0; len(keys) < n; i++ {
+		if key := fmt.Sprint("key ", i); LaneOf([]byte(key), 2) == lane {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }

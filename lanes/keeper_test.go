@@ -1,0 +1,459 @@
+package lanes
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// keptLeases is a store in memory, by the clock of the bubble. A fault decides what becomes of
+// a call: whether it is carried out, and what the caller hears.
+type keptLeases struct {
+	mu      sync.Mutex
+	members map[string]time.Time
+	retired map[string]bool
+	lanes   []Lease
+	rounds  int
+	calls   []string
+	fault   func(ctx context.Context, call string) (carryOut bool, err error)
+}
+
+var errAway = errors.New("the store is away")
+
+func newKeptLeases(n int) *keptLeases {
+	s := &keptLeases{members: make(map[string]time.Time), retired: make(map[string]bool), lanes: make([]Lease, n)}
+	for i := range s.lanes {
+		s.lanes[i].Lane = source.Lane(i)
+	}
+	return s
+}
+
+func (s *keptLeases) call(ctx context.Context, name string, do func()) error {
+	if _, ok := ctx.Deadline(); !ok {
+		panic(name + " has no deadline")
+	}
+	s.mu.Lock()
+	fault := s.fault
+	s.mu.Unlock()
+	carryOut, err := true, error(nil)
+	if fault != nil {
+		carryOut, err = fault(ctx, name)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, name)
+	if carryOut {
+		do()
+	}
+	return err
+}
+
+// set changes the store under its lock.
+func (s *keptLeases) set(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
+}
+
+// once makes the next call of that name be carried out and its answer be lost.
+func (s *keptLeases) once(name string) {
+	done := false
+	s.set(func() {
+		s.fault = func(_ context.Context, call string) (bool, error) {
+			if call != name || done {
+				return true, nil
+			}
+			done = true
+			return true, errAway
+		}
+	})
+}
+
+func (s *keptLeases) Join(ctx context.Context, me string, ttl time.Duration) error {
+	return s.call(ctx, "join", func() { s.members[me] = time.Now().Add(ttl) })
+}
+
+func (s *keptLeases) Round(ctx context.Context, me Member, ttl time.Duration, _ []byte) (table Table, alive bool, err error) {
+	err = s.call(ctx, "round", func() {
+		s.rounds++
+		if _, alive = s.members[me.ID]; alive {
+			s.members[me.ID] = time.Now().Add(ttl)
+			s.retired[me.ID] = me.Retiring
+		}
+		maps.DeleteFunc(s.members, func(_ string, expires time.Time) bool { return !expires.After(time.Now()) })
+		for _, id := range slices.Sorted(maps.Keys(s.members)) {
+			table.Members = append(table.Members, Member{ID: id, Retiring: s.retired[id]})
+		}
+		table.Leases = slices.Clone(s.lanes)
+	})
+	return table, alive, err
+}
+
+func (s *keptLeases) Take(ctx context.Context, me string, want []Lease) (got []Lease, err error) {
+	err = s.call(ctx, "take", func() {
+		for _, l := range want {
+			now := &s.lanes[l.Lane]
+			if _, owned := s.members[now.Owner]; now.Epoch == l.Epoch && !owned {
+				now.Owner, now.Epoch = me, now.Epoch+1
+				got = append(got, *now)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return got, nil
+}
+
+func (s *keptLeases) Release(ctx context.Context, me string, done []Lease) error {
+	if len(done) == 0 {
+		return nil
+	}
+	return s.call(ctx, "release", func() {
+		for _, l := range done {
+			if now := &s.lanes[l.Lane]; now.Owner == me && now.Epoch == l.Epoch {
+				now.Owner, now.Epoch = "", now.Epoch+1
+			}
+		}
+	})
+}
+
+func (s *keptLeases) Leave(ctx context.Context, me string) error {
+	return s.call(ctx, "leave", func() { delete(s.members, me) })
+}
+
+// owned counts the lanes of an owner.
+func (s *keptLeases) owned(by string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, l := range s.lanes {
+		if l.Owner == by {
+			n++
+		}
+	}
+	return n
+}
+
+// hands is a Holder that finishes with lanes at once, unless it is slow.
+type hands struct {
+	mu      sync.Mutex
+	has     map[source.Lane]bool
+	lost    int
+	until   time.Time
+	slow    bool
+	pending []func()
+}
+
+func (h *hands) Gain(lanes []source.Lane) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, lane := range lanes {
+		if h.has[lane] {
+			panic("a lane is gained twice")
+		}
+		h.has[lane] = true
+	}
+}
+
+func (h *hands) Lose(lanes []source.Lane) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, lane := range lanes {
+		delete(h.has, lane)
+		h.lost++
+	}
+}
+
+func (h *hands) Drain(lanes []source.Lane, done func(source.Lane)) {
+	h.mu.Lock()
+	for _, lane := range lanes {
+		h.pending = append(h.pending, func() {
+			h.mu.Lock()
+			delete(h.has, lane)
+			h.mu.Unlock()
+			done(lane)
+		})
+	}
+	slow := h.slow
+	h.mu.Unlock()
+	if !slow {
+		h.finish()
+	}
+}
+
+func (h *hands) finish() {
+	h.mu.Lock()
+	pending := h.pending
+	h.pending = nil
+	h.mu.Unlock()
+	for _, do := range pending {
+		do()
+	}
+}
+
+func (h *hands) Trust(until time.Time) {
+	h.mu.Lock()
+	h.until = until
+	h.mu.Unlock()
+}
+
+func (h *hands) state() (has, lost int, trusted bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.has), h.lost, time.Now().Before(h.until)
+}
+
+// kept is a keeper at work in a bubble.
+type kept struct {
+	t      *testing.T
+	store  *keptLeases
+	hands  *hands
+	keeper *Keeper
+	stop   context.CancelCauseFunc
+	ended  chan error
+}
+
+const keptTTL = 10 * time.Second
+
+func keep(t *testing.T, store *keptLeases, n int) *kept {
+	k := &kept{t: t, store: store, hands: &hands{has: make(map[source.Lane]bool)}, ended: make(chan error, 1)}
+	k.keeper = NewKeeper(KeeperConfig{Host: "host", TTL: keptTTL}, store, n)
+	ctx, stop := context.WithCancelCause(t.Context())
+	k.stop = stop
+	go func() { k.ended <- k.keeper.Own(ctx, k.hands) }()
+	pass(0)
+	return k
+}
+
+// pass lets time go by in the bubble.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func (k *kept) want(what string, lanes, lost int) {
+	k.t.Helper()
+	has, gone, trusted := k.hands.state()
+	owned := k.store.owned(k.keeper.Member())
+	if has != lanes || owned != lanes || gone != lost || !trusted {
+		k.t.Errorf("%s: %d lanes in hand, %d in the store, %d lost, trusted %v; want %d lanes and %d lost", what, has, owned, gone, trusted, lanes, lost)
+	}
+}
+
+func (k *kept) end(cause error) {
+	k.t.Helper()
+	k.stop(cause)
+	if err := <-k.ended; err != nil {
+		k.t.Errorf("the keeper ends with %v", err)
+	}
+}
+
+// TestKeeperLostAnswers: a call that was carried out though its answer was lost costs neither
+// lanes nor order.
+func TestKeeperLostAnswers(t *testing.T) {
+	for _, call := range []string{"join", "round", "take", "release"} {
+		t.Run(call, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newKeptLeases(8)
+				store.once(call)
+				k := keep(t, store, 8)
+				if call == "join" {
+					// The row of the id that was given up counts as a member until it expires.
+					pass(keptTTL + 2*time.Second)
+				} else {
+					pass(2 * time.Second)
+				}
+				k.want("alone", 8, 0)
+				other := keep(t, store, 8)
+				pass(3 * time.Second)
+				k.want("the first of two", 4, 0)
+				other.want("the second of two", 4, 0)
+				other.end(nil)
+				pass(2 * time.Second)
+				k.want("alone again", 8, 0)
+				k.end(nil)
+				if slices.ContainsFunc(store.lanes, func(l Lease) bool { return l.Owner != "" }) || len(store.members) > 0 {
+					t.Errorf("left behind: %v, %v", store.lanes, store.members)
+				}
+			})
+		})
+	}
+}
+
+// TestKeeperDeclaredDead: a replica whose member row is gone drops everything and joins again
+// under a new id.
+func TestKeeperDeclaredDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newKeptLeases(8)
+		k := keep(t, store, 8)
+		pass(2 * time.Second)
+		k.want("before", 8, 0)
+		before := k.keeper.Member()
+		store.set(func() { delete(store.members, before) })
+		pass(2 * time.Second)
+		k.want("after", 8, 8)
+		if me := k.keeper.Member(); me == before || !strings.HasPrefix(me, "host-") {
+			t.Errorf("it was %q and is %q", before, me)
+		}
+		k.end(nil)
+	})
+}
+
+// TestKeeperMember: the id is there exactly while the replica is a member.
+func TestKeeperMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newKeptLeases(1)
+		store.set(func() { store.fault = func(context.Context, string) (bool, error) { return false, errAway } })
+		k := keep(t, store, 1)
+		pass(5 * time.Second)
+		if me := k.keeper.Member(); me != "" {
+			t.Errorf("member %q without having joined", me)
+		}
+		store.set(func() { store.fault = nil })
+		pass(2 * time.Second)
+		if _, ok := store.members[k.keeper.Member()]; !ok {
+			t.Errorf("member %q, the store has %v", k.keeper.Member(), store.members)
+		}
+		k.end(nil)
+		if me := k.keeper.Member(); me != "" {
+			t.Errorf("member %q after having left", me)
+		}
+	})
+}
+
+// TestKeeperGrace: a shutdown that was cut short may have records on the wire, so the lanes
+// wait for the end of the lease.
+func TestKeeperGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newKeptLeases(4)
+		k := keep(t, store, 4)
+		pass(time.Second)
+		me := k.keeper.Member()
+		k.end(errors.Join(ErrGrace))
+		if _, ok := store.members[me]; !ok || store.owned(me) != 4 {
+			t.Errorf("members %v, lanes %v", store.members, store.lanes)
+		}
+		other := keep(t, store, 4)
+		pass(keptTTL - 2*time.Second)
+		other.want("before the lease ends", 0, 0)
+		pass(4 * time.Second)
+		other.want("after it", 4, 0)
+		other.end(nil)
+	})
+}
+
+// TestKeeperRetire: a replica that retires gives up each lane as it is finished, takes none, and
+// stays a member.
+func TestKeeperRetire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newKeptLeases(8)
+		k := keep(t, store, 8)
+		pass(time.Second)
+		k.hands.mu.Lock()
+		k.hands.slow = true
+		k.hands.mu.Unlock()
+		k.keeper.Retire()
+		pass(3 * time.Second)
+		if n := store.owned(k.keeper.Member()); n != 8 {
+			t.Errorf("%d lanes are kept while all are in use", n)
+		}
+		k.hands.finish()
+		pass(3 * time.Second)
+		k.want("retired", 0, 0)
+		if _, ok := store.members[k.keeper.Member()]; !ok {
+			t.Error("it is no member any more")
+		}
+		k.end(nil)
+	})
+}
+
+// TestC51KeeperCallsEnd: a call that is never answered ends by its deadline, and the lease is
+// kept by the next one. Only a store that is away for as long as the lease costs the trust.
+func TestC51KeeperCallsEnd(t *testing.T) {
+	for _, call := range []string{"round", "take", "release"} {
+		t.Run(call, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newKeptLeases(8)
+				k := keep(t, store, 8)
+				pass(time.Second)
+				swallowed := 0
+				store.set(func() {
+					store.fault = func(ctx context.Context, name string) (bool, error) {
+						if name == call && swallowed == 0 {
+							swallowed++
+							<-ctx.Done()
+							return false, ctx.Err()
+						}
+						return true, nil
+					}
+				})
+				other := keep(t, store, 8)
+				trusted := true
+				for range 10 {
+					pass(time.Second)
+					_, _, now := k.hands.state()
+					trusted = trusted && now
+				}
+				if swallowed != 1 || !trusted {
+					t.Errorf("%d calls were swallowed, trusted all the time: %v", swallowed, trusted)
+				}
+				k.want("the first", 4, 0)
+				other.want("the second", 4, 0)
+				other.end(nil)
+				k.end(nil)
+			})
+		})
+	}
+}
+
+// TestKeeperLaneCount: C95, a replica that was started with another number of lanes gives up.
+func TestC95KeeperLaneCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newKeptLeases(8)
+		k := keep(t, store, 8)
+		pass(time.Second)
+		store.set(func() { store.lanes = newKeptLeases(16).lanes })
+		if err := <-k.ended; !errors.Is(err, ErrLaneCount) || !strings.Contains(err.Error(), "16 now, and 8") {
+			t.Errorf("the keeper ends with %v", err)
+		}
+		if has, lost, _ := k.hands.state(); has != 0 || lost != 8 {
+			t.Errorf("%d lanes in hand, %d lost", has, lost)
+		}
+	})
+}
+
+// TestC88TrustIsMonotonic: what the keeper says of its trust carries a reading of the monotonic
+// clock, so that a step of the wall clock changes nothing.
+func TestC88TrustIsMonotonic(t *testing.T) {
+	h := &hands{has: make(map[source.Lane]bool)}
+	k := NewKeeper(KeeperConfig{Host: "host"}, newKeptLeases(4), 4)
+	k.newLife()
+	before := time.Now()
+	if err := k.turn(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	if h.until == h.until.Round(0) { //nolint:staticcheck // the reading is what is compared
+		t.Errorf("%v has no monotonic reading", h.until)
+	}
+	if d := h.until.Sub(before); d < k.cfg.TTL-k.cfg.margin() || d >= k.cfg.TTL {
+		t.Errorf("trusted for %v of a lease of %v", d, k.cfg.TTL)
+	}
+	f, err := NewForwarder(Config{Lanes: 4}, nil, nil, nil, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Trust(h.until)
+	f.engine.Trust(before, h.until)
+	if got := f.trust.Load(); *got != h.until || f.engine.trusted != h.until { //nolint:staticcheck // as above
+		t.Errorf("kept as %v and %v, given as %v", got, f.engine.trusted, h.until)
+	}
+}
