@@ -34,6 +34,7 @@ type chaos struct {
 // from a seed. Nothing may be lost, and no event may be seen for the first time after a newer
 // one of its key.
 func TestReplicasChaos(t *testing.T) {
+	t.Parallel() // a busy machine is a part of it
 	seed := *chaosSeed
 	if seed == 0 {
 		seed = rand.Uint64()

@@ -56,7 +56,7 @@ func TestC08DeadlockWithTheApplication(t *testing.T) {
 	db := privatePostgres(t)
 	s := newStage(t, db, nil)
 	topic := s.makeTopic("", 1, nil)
-	procs := s.replicas(2)
+	procs := s.replicas(2, inJSON)
 	keys := append(s.keysOf(procs[0], 1), s.keysOf(procs[1], 1)...)
 	app := []*pgx.Conn{s.connect(), s.connect()}
 	ids := make([][]int64, len(keys))
@@ -109,6 +109,12 @@ func TestC08DeadlockWithTheApplication(t *testing.T) {
 		s.execute(app[i], "COMMIT")
 	}
 	s.awaitEmpty()
+	for _, p := range procs {
+		if n := p.metrics()["deletes_retried_total"]; n < 1 {
+			t.Errorf("%v deletes were tried again at %s, want the one that was a victim", n, p.admin)
+		}
+		p.quiet()
+	}
 	endInOrder(procs...)
 	records := s.records(topic)
 	byID(t, records)

@@ -113,7 +113,7 @@ func (s *fleetSink) check(run []*source.Event) {
 	lane := run[0].Lane
 	w.record('S', int64(s.p.n), int64(lane), run[0].ID, int64(len(run)))
 	if s.p.lanes != len(w.store.lanes) {
-		return // the others are not there yet: see fleet.changing
+		return // those of the new count wait for it to leave: see fleet.checkHolders
 	}
 	if l := w.store.lanes[lane]; l.Owner != me || w.store.members[me] == nil {
 		failf("%s submits lane %d, which %q owns (epoch %d, %v a member)", me, lane, l.Owner, l.Epoch, w.store.members[me] != nil)

@@ -34,7 +34,7 @@ type fleetPlan struct {
 
 func newFleetPlan(r *rand.Rand) fleetPlan {
 	p := fleetPlan{
-		lanes:      pick(r, 1, 2, 4, 8, 16),
+		lanes:      pick(r, 1, 2, 4, 8, mostLanes),
 		ttl:        pick(r, time.Second, 2*time.Second, 4*time.Second),
 		replicas:   1 + r.IntN(4),
 		most:       5,
@@ -153,29 +153,17 @@ func (w *fleet) someone() *process {
 	return pick(w.r, able...)
 }
 
-// launch starts a replica, unless one with another number of lanes may still be at work.
+// launch starts a replica.
 func (w *fleet) launch() {
-	switch {
-	case w.closing:
-	case w.changing:
-		w.ensure()
-	default:
+	if !w.closing {
 		w.start()
 	}
 }
 
-// ensure starts replicas again when none is left that serves.
+// ensure starts a replica when none is left that serves.
 func (w *fleet) ensure() {
-	switch {
-	case w.closing:
-	case w.changing && (len(w.processes) > 0 || len(w.store.members) > 0):
-		for _, id := range w.store.ids() {
-			w.store.bury(id) // what the operator would see expire
-		}
-		w.after(100*time.Millisecond, w.ensure)
-	case !slices.ContainsFunc(w.processes, func(p *process) bool { return !p.stopping && !p.keeper.retire }):
-		w.changing = false
-		w.start()
+	if !slices.ContainsFunc(w.processes, func(p *process) bool { return !p.stopping && !p.keeper.retire }) {
+		w.launch()
 	}
 }
 
@@ -226,24 +214,26 @@ func (w *fleet) gone(p *process) {
 	}
 }
 
-// change gives the store another number of lanes. Replicas find out and end; new ones start
-// when no member is left.
+// change gives the store another number of lanes while replicas run: those find out and end, and
+// new ones, which start at once, wait for that.
 func (w *fleet) change() {
-	n := pick(w.r, 1, 2, 4, 8, 16)
-	if w.changing || n == len(w.store.lanes) {
+	n := pick(w.r, 1, 2, 4, 8, mostLanes)
+	if n == len(w.store.lanes) {
 		return
 	}
-	w.changing = true
 	w.changes++
 	w.troubled(w.now)
-	w.store.resize(n)
-	w.unserved = make([]time.Time, n)
-	for _, r := range w.table.rows {
-		ev := *r.Event
-		ev.Lane = LaneOf(ev.Key, n)
-		r.Event = &ev
+	switch old := w.store.lanes; {
+	case chance(w.r, 0.5):
+		w.store.resize(n)
+	case n < len(old):
+		w.store.lanes = old[:n:n]
+	default:
+		w.store.resize(n)
+		copy(w.store.lanes, old)
 	}
-	w.ensure()
+	w.unserved = make([]time.Time, n)
+	w.launch()
 }
 
 // watch looks now and then whether every lane has a holder.
@@ -264,7 +254,7 @@ func (w *fleet) write() {
 	tx := &transaction{}
 	for range 1 + w.r.IntN(4) {
 		ev := &source.Event{Topic: "t", Key: fmt.Appendf(nil, "%d", w.r.IntN(w.plan.keys)), Created: w.now}
-		ev.Lane = LaneOf(ev.Key, len(w.store.lanes))
+		ev.Lane = LaneOf(ev.Key, mostLanes)
 		w.table.insert(tx, ev, true)
 	}
 	d := w.some(w.plan.latency)

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/outbox-forwarder/forwarder/source"
@@ -313,9 +314,17 @@ func (p *process) exit() {
 	w.gone(p)
 }
 
-// trusts reports whether the process would submit the lane.
-func (p *process) trusts(lane source.Lane) bool {
-	return p.forwarder.engine.lanes[lane].ownership == owned && p.trusted()
+// held returns the lanes of mostLanes that the process would submit.
+func (p *process) held() (set uint) {
+	if p.dead || !p.trusted() {
+		return 0
+	}
+	for lane := range mostLanes {
+		if p.forwarder.engine.lanes[lane&(p.lanes-1)].ownership == owned {
+			set |= 1 << lane
+		}
+	}
+	return set
 }
 
 func (p *process) trusted() bool {
@@ -343,8 +352,11 @@ func (h *fleetHolder) Gain(lanes []source.Lane) {
 
 func (h *fleetHolder) Lose(lanes []source.Lane) {
 	h.p.w.record('l', int64(h.p.n), int64(len(lanes)))
-	if w := h.p.w; h.p.lanes == len(w.store.lanes) && w.store.members[h.p.keeper.me] != nil {
-		failf("%s is a member and drops lanes %v", h.p.keeper.me, lanes)
+	if w := h.p.w; w.store.members[h.p.keeper.me] != nil {
+		if h.p.lanes == len(w.store.lanes) {
+			failf("%s is a member and drops lanes %v", h.p.keeper.me, lanes)
+		}
+		w.abandoned(h.p) // the lanes are there no more
 	}
 	h.p.forwarder.Lose(lanes)
 }
@@ -361,19 +373,35 @@ func (p *process) read(read *source.Read) {
 	w := p.w
 	fails := w.faulty(w.plan.readFails)
 	p.after(w.some(w.plan.latency), func() {
-		if w.down() || fails || p.lanes != len(w.store.lanes) {
+		if w.down() || fails {
 			p.after(w.some(w.plan.latency), func() { p.forwarder.inbox.page(nil, errSimulated) })
 			return
 		}
 		w.after(w.some(w.plan.latency), func() {
-			if p.lanes != len(w.store.lanes) {
-				p.after(0, func() { p.forwarder.inbox.page(nil, errSimulated) })
-				return
-			}
-			page := w.table.read(read)
+			page := p.page(read)
 			p.after(w.some(w.plan.latency), func() { p.forwarder.inbox.page(page, nil) })
 		})
 	})
+}
+
+// page reads the table, whose rows have lanes of mostLanes.
+func (p *process) page(read *source.Read) *source.Page {
+	fine := *read
+	if read.Lanes != nil {
+		fine.Lanes = []source.Lane{}
+		for lane := range source.Lane(mostLanes) {
+			if slices.Contains(read.Lanes, lane&source.Lane(p.lanes-1)) {
+				fine.Lanes = append(fine.Lanes, lane)
+			}
+		}
+	}
+	page := p.w.table.read(&fine)
+	for i, ev := range page.Events {
+		ours := *ev
+		ours.Lane &= source.Lane(p.lanes - 1)
+		page.Events[i] = &ours
+	}
+	return page
 }
 
 // delete is a deleter's work: a transaction of its own.

@@ -20,6 +20,7 @@ type leaseStore struct {
 }
 
 type storeMember struct {
+	lanes    int
 	expires  time.Time
 	retiring bool
 	process  *process
@@ -31,12 +32,22 @@ func newLeaseStore(w *fleet, n int) *leaseStore {
 	return s
 }
 
-// resize is what an operator does to change the number of lanes.
+// resize is what an operator does to change the number of lanes: empty the table and fill it.
 func (s *leaseStore) resize(n int) {
 	s.lanes = make([]Lease, n)
 	for i := range s.lanes {
 		s.lanes[i].Lane = source.Lane(i)
 	}
+}
+
+// mixed reports whether some members have another lane count than the store.
+func (s *leaseStore) mixed() bool {
+	for _, m := range s.members {
+		if m.lanes != len(s.lanes) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *leaseStore) String() string {
@@ -59,15 +70,15 @@ func (s *leaseStore) ids() []string {
 	return ids
 }
 
-func (s *leaseStore) join(p *process, me string, ttl time.Duration) {
-	s.members[me] = &storeMember{expires: s.w.now.Add(ttl), process: p}
+func (s *leaseStore) join(p *process, me Member, ttl time.Duration) {
+	s.members[me.ID] = &storeMember{expires: s.w.now.Add(ttl), process: p, lanes: me.Lanes}
 }
 
 // renew is the round's one statement: it renews me and reads the tables, me as it was before.
 func (s *leaseStore) renew(me Member, ttl time.Duration) (table Table, overdue []string, alive bool) {
 	for _, id := range s.ids() {
 		m := s.members[id]
-		table.Members = append(table.Members, Member{ID: id, Retiring: m.retiring || id == me.ID && me.Retiring})
+		table.Members = append(table.Members, Member{ID: id, Retiring: m.retiring || id == me.ID && me.Retiring, Lanes: m.lanes})
 		if id != me.ID && !m.expires.After(s.w.now) {
 			overdue = append(overdue, id)
 		}
@@ -143,7 +154,7 @@ type storeCalls struct {
 
 var errStore = errors.New("the simulated store does not answer")
 
-func (c *storeClient) Join(ctx context.Context, me string, ttl time.Duration) error {
+func (c *storeClient) Join(ctx context.Context, me Member, ttl time.Duration) error {
 	return c.call(ctx, func() time.Duration { c.p.w.store.join(c.p, me, ttl); return 0 })
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash"
 	"hash/fnv"
+	"math/bits"
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
@@ -14,8 +15,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/outbox-forwarder/forwarder/source"
 )
 
 var (
@@ -101,7 +100,6 @@ type fleet struct {
 	calm      bool      // no fault begins any more
 	closing   bool      // everything is delivered: the last replicas stop
 	ended     bool
-	changing  bool // the number of lanes was changed: replicas start when the old ones are gone
 	unserved  []time.Time
 
 	kills, pauses, stops, changes, deaths, ends, refused int
@@ -193,19 +191,22 @@ func (w *fleet) record(what byte, numbers ...int64) {
 	w.hash.Write(w.buf)
 }
 
-// checkHolders: no lane has two replicas that would submit it.
+// mostLanes is the largest lane count of a world. A lane of a smaller count is several of these.
+const mostLanes = 16
+
+// checkHolders: no key has two replicas that would submit it, whatever lane it is in for them.
 func (w *fleet) checkHolders() {
-	for lane := range w.store.lanes {
-		var holder *process
-		for _, p := range w.processes {
-			if p.dead || p.lanes != len(w.store.lanes) || !p.trusts(source.Lane(lane)) {
-				continue
+	var all uint
+	for _, p := range w.processes {
+		held := p.held()
+		if both := all & held; both != 0 {
+			for _, q := range w.processes {
+				if q.held()&both != 0 && q != p {
+					failf("lane %d of %d is held by %s and by %s", bits.TrailingZeros(both), mostLanes, q.keeper.me, p.keeper.me)
+				}
 			}
-			if holder != nil {
-				failf("lane %d is held by %s and by %s", lane, holder.keeper.me, p.keeper.me)
-			}
-			holder = p
 		}
+		all |= held
 	}
 }
 
@@ -217,7 +218,7 @@ func (w *fleet) checkServed() {
 		able = able || p.serves()
 	}
 	for lane := range w.unserved {
-		if !able || w.changing || w.served(lane) {
+		if !able || w.store.mixed() || w.served(lane) {
 			w.unserved[lane] = w.now
 			continue
 		}

@@ -28,7 +28,8 @@ type Source interface {
 type Sink interface {
 	// Submit hands runs to the broker's client, each in its order. Calls are serial. report
 	// gets exactly one outcome for each event, in any number of calls from any goroutine,
-	// also before Submit returns.
+	// also before Submit returns. Within a run, those of one key come in the run's order: rows
+	// are deleted in the order of their outcomes.
 	Submit(runs [][]*source.Event, report func([]source.Outcome))
 	// Recall takes back what was submitted and is not on the wire yet, with outcomes of class
 	// Broker. It does not wait.

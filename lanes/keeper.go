@@ -20,7 +20,7 @@ import (
 // deadline of its context, and a call that failed may have been carried out.
 type Leases interface {
 	// Join adds the member me for ttl.
-	Join(ctx context.Context, me string, ttl time.Duration) error
+	Join(ctx context.Context, me Member, ttl time.Duration) error
 	// Round renews me and returns who is there; alive is false when me is no member any
 	// more. It has removed members that had expired. A report that is not nil replaces what
 	// the member's row shows to people.
@@ -171,8 +171,7 @@ func (k *Keeper) Own(ctx context.Context, h Holder) error {
 		err := k.turn(ctx, h)
 		switch {
 		case errors.Is(err, ErrLaneCount):
-			k.lose(h)
-			return err
+			return errors.Join(err, k.leave(ctx))
 		case err != nil && ctx.Err() == nil:
 			k.log.Log(ctx, slog.LevelWarn, "leases", "keeping the leases failed, it is tried again", "err", err)
 			next = min(k.cfg.Every, 200*time.Millisecond)
@@ -213,7 +212,7 @@ func (k *Keeper) turn(ctx context.Context, h Holder) error {
 	defer cancel()
 	if !k.joined {
 		start := k.now()
-		if err := k.leases.Join(ctx, k.me, k.cfg.TTL); err != nil {
+		if err := k.leases.Join(ctx, Member{ID: k.me, Lanes: k.lanes}, k.cfg.TTL); err != nil {
 			// It may have joined. The row of an id that is not used again expires.
 			k.newLife()
 			return fmt.Errorf("joining: %w", err)
@@ -234,7 +233,7 @@ func (k *Keeper) turn(ctx context.Context, h Holder) error {
 			report = nil
 		}
 	}
-	table, alive, err := k.leases.Round(ctx, Member{k.me, retiring}, k.cfg.TTL, report)
+	table, alive, err := k.leases.Round(ctx, Member{ID: k.me, Retiring: retiring, Lanes: k.lanes}, k.cfg.TTL, report)
 	if err != nil {
 		return fmt.Errorf("renewing: %w", err)
 	}
@@ -249,17 +248,45 @@ func (k *Keeper) turn(ctx context.Context, h Holder) error {
 		k.reported = report
 	}
 	h.Trust(start.Add(k.cfg.TTL - k.cfg.margin()))
-	if len(table.Leases) != k.lanes {
-		return fmt.Errorf("%w: %d now, and %d when this replica started: restart it", ErrLaneCount, len(table.Leases), k.lanes)
-	}
 	// Released last: in the table that was just read, the lanes are still ours.
-	return errors.Join(k.rebalance(ctx, h, table), k.release(ctx))
+	if err := errors.Join(k.rebalance(ctx, h, table), k.release(ctx)); err != nil {
+		return err
+	}
+	if n := len(table.Leases); n != k.lanes && len(k.holds) == 0 {
+		return fmt.Errorf("%w: %d now, and %d when this replica started: restart it", ErrLaneCount, n, k.lanes)
+	}
+	return nil
+}
+
+// misfits counts the members whose lane count is another one than the store's. A key may be in
+// one lane for them and in another one for the rest, so nothing is taken before they are gone.
+func misfits(table Table) int {
+	n := 0
+	for _, m := range table.Members {
+		if m.Lanes != len(table.Leases) {
+			n++
+		}
+	}
+	return n
 }
 
 // rebalance gives and takes what the table asks for.
 func (k *Keeper) rebalance(ctx context.Context, h Holder, table Table) error {
 	k.adopt(h, table)
 	take, give := Rebalance(k.me, table.Members, table.Leases)
+	if n := misfits(table); n > 0 {
+		take = nil
+		if len(table.Leases) != k.lanes {
+			give = nil // all that we hold, which need not be in the table any more
+			for lane, epoch := range k.holds {
+				give = append(give, Lease{Lane: lane, Owner: k.me, Epoch: epoch})
+			}
+		}
+		k.log.Log(ctx, slog.LevelWarn, "misfits", "the number of lanes was changed: nothing is taken before the replicas with another number are gone",
+			"lanes", len(table.Leases), "members", n)
+	} else {
+		k.log.Recovered("misfits", "all replicas have the same number of lanes")
+	}
 	var drain []source.Lane
 	for _, l := range give {
 		if !k.draining[l.Lane] && k.holds[l.Lane] == l.Epoch {

@@ -20,6 +20,7 @@ type keptLeases struct {
 	mu      sync.Mutex
 	members map[string]time.Time
 	retired map[string]bool
+	counts  map[string]int
 	lanes   []Lease
 	rounds  int
 	calls   []string
@@ -29,7 +30,7 @@ type keptLeases struct {
 var errAway = errors.New("the store is away")
 
 func newKeptLeases(n int) *keptLeases {
-	s := &keptLeases{members: make(map[string]time.Time), retired: make(map[string]bool), lanes: make([]Lease, n)}
+	s := &keptLeases{members: make(map[string]time.Time), retired: make(map[string]bool), counts: make(map[string]int), lanes: make([]Lease, n)}
 	for i := range s.lanes {
 		s.lanes[i].Lane = source.Lane(i)
 	}
@@ -77,8 +78,11 @@ func (s *keptLeases) once(name string) {
 	})
 }
 
-func (s *keptLeases) Join(ctx context.Context, me string, ttl time.Duration) error {
-	return s.call(ctx, "join", func() { s.members[me] = time.Now().Add(ttl) })
+func (s *keptLeases) Join(ctx context.Context, me Member, ttl time.Duration) error {
+	return s.call(ctx, "join", func() {
+		s.members[me.ID] = time.Now().Add(ttl)
+		s.counts[me.ID] = me.Lanes
+	})
 }
 
 func (s *keptLeases) Round(ctx context.Context, me Member, ttl time.Duration, _ []byte) (table Table, alive bool, err error) {
@@ -90,7 +94,7 @@ func (s *keptLeases) Round(ctx context.Context, me Member, ttl time.Duration, _ 
 		}
 		maps.DeleteFunc(s.members, func(_ string, expires time.Time) bool { return !expires.After(time.Now()) })
 		for _, id := range slices.Sorted(maps.Keys(s.members)) {
-			table.Members = append(table.Members, Member{ID: id, Retiring: s.retired[id]})
+			table.Members = append(table.Members, Member{ID: id, Retiring: s.retired[id], Lanes: s.counts[id]})
 		}
 		table.Leases = slices.Clone(s.lanes)
 	})
@@ -428,6 +432,41 @@ func TestC95KeeperLaneCount(t *testing.T) {
 		if has, lost, _ := k.hands.state(); has != 0 || lost != 8 {
 			t.Errorf("%d lanes in hand, %d lost", has, lost)
 		}
+	})
+}
+
+// TestC95NothingIsTakenBesideAnotherLaneCount: lanes were added under a running replica. It ends
+// in order, and a new one, for which keys lie in other lanes, takes nothing before.
+func TestC95NothingIsTakenBesideAnotherLaneCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newKeptLeases(8)
+		old := keep(t, store, 8)
+		pass(3 * time.Second)
+		old.hands.mu.Lock()
+		old.hands.slow = true
+		old.hands.mu.Unlock()
+		store.set(func() {
+			for i := 8; i < 16; i++ {
+				store.lanes = append(store.lanes, Lease{Lane: source.Lane(i)})
+			}
+		})
+		young := keep(t, store, 16)
+		pass(5 * time.Second)
+		if has, lost, _ := old.hands.state(); has != 8 || lost != 0 {
+			t.Errorf("the old replica drains: it has %d lanes and lost %d", has, lost)
+		}
+		if has, _, _ := young.hands.state(); has != 0 {
+			t.Errorf("the new replica has %d lanes beside the old one", has)
+		}
+		old.hands.finish()
+		if err := <-old.ended; !errors.Is(err, ErrLaneCount) {
+			t.Errorf("the old replica ends with %v", err)
+		}
+		pass(3 * time.Second)
+		if has, _, _ := young.hands.state(); has != 16 {
+			t.Errorf("the new replica has %d lanes after the old one is gone", has)
+		}
+		young.end(nil)
 	})
 }
 

@@ -19,6 +19,8 @@ type Member struct {
 	ID string
 	// Retiring says that it gives up its lanes and takes none.
 	Retiring bool
+	// Lanes is the lane count that it started with.
+	Lanes int
 }
 
 // Rebalance says what the member me should take and give so that shares become fair: each

@@ -84,7 +84,10 @@ func (s *service) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	registry.MustRegister(forwarder)
+	registry.MustRegister(forwarder, prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "forwarder_deletes_retried_total",
+		Help: "Deletes sent again after a deadlock or a serialization failure.",
+	}, func() float64 { return float64(source.DeletesRetried()) }))
 	leases := postgres.NewLeases(postgresConfig(s.cfg, s.log))
 	defer leases.Close()
 	keeper := lanes.NewKeeper(lanes.KeeperConfig{

@@ -20,6 +20,7 @@ func (s *Source) Delete(ctx context.Context, ids []int64, began func(xid uint64)
 	var err error
 	for try := range deleteTries {
 		if try > 0 {
+			s.retried.Add(1)
 			s.log.Debug("deleting again", "count", len(ids), "err", err)
 			select {
 			case <-ctx.Done():
@@ -36,6 +37,10 @@ func (s *Source) Delete(ctx context.Context, ids []int64, began func(xid uint64)
 	}
 	return fmt.Errorf("deleting %d rows of %s: %w", len(ids), s.Table(), err)
 }
+
+// DeletesRetried counts the deletes that were sent again because they were rolled back for
+// another session's sake.
+func (s *Source) DeletesRetried() uint64 { return s.retried.Load() }
 
 // xidSQL gives the transaction an xid, if it has none, and tells it.
 const xidSQL = `SELECT pg_current_xact_id()::text`

@@ -67,11 +67,11 @@ func (l *Leases) with(ctx context.Context, do func(*pgx.Conn) error) error {
 }
 
 // Join implements lanes.Leases.
-func (l *Leases) Join(ctx context.Context, me string, ttl time.Duration) error {
+func (l *Leases) Join(ctx context.Context, me lanes.Member, ttl time.Duration) error {
 	return l.with(ctx, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, fmt.Sprintf(
-			`INSERT INTO %s (id, expires_at) VALUES ($1, clock_timestamp() + $2::bigint * interval '1 microsecond')`, l.members),
-			me, ttl.Microseconds())
+			`INSERT INTO %s (id, lanes, expires_at) VALUES ($1, $2, clock_timestamp() + $3::bigint * interval '1 microsecond')`, l.members),
+			me.ID, me.Lanes, ttl.Microseconds())
 		return err
 	})
 }
@@ -87,17 +87,17 @@ func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, 
 		var renewed int
 		var ids, owners []string
 		var retiring, overdue []bool
-		var numbers []int32
+		var numbers, counts []int32
 		var epochs []int64
 		err := conn.QueryRow(ctx, fmt.Sprintf(`
 			WITH renewed AS (
 				UPDATE %[1]s SET expires_at = clock_timestamp() + $2::bigint * interval '1 microsecond', retiring = $3, report = coalesce($4::text::jsonb, report)
 				WHERE id = $1 RETURNING id)
 			SELECT (SELECT count(*) FROM renewed), m.*, s.*
-			FROM (SELECT array_agg(id), array_agg(retiring OR id = $1 AND $3), array_agg(expires_at <= clock_timestamp() AND id <> $1) FROM %[1]s) m,
+			FROM (SELECT array_agg(id), array_agg(retiring OR id = $1 AND $3), array_agg(expires_at <= clock_timestamp() AND id <> $1), array_agg(lanes) FROM %[1]s) m,
 			     (SELECT array_agg(lane), array_agg(coalesce(owner, '')), array_agg(epoch) FROM %[2]s) s`, l.members, l.lanes),
 			me.ID, ttl.Microseconds(), me.Retiring, text,
-		).Scan(&renewed, &ids, &retiring, &overdue, &numbers, &owners, &epochs)
+		).Scan(&renewed, &ids, &retiring, &overdue, &counts, &numbers, &owners, &epochs)
 		if err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, 
 					continue
 				}
 			}
-			table.Members = append(table.Members, lanes.Member{ID: id, Retiring: retiring[i]})
+			table.Members = append(table.Members, lanes.Member{ID: id, Retiring: retiring[i], Lanes: int(counts[i])})
 		}
 		for i, n := range numbers {
 			table.Leases = append(table.Leases, lanes.Lease{Lane: source.Lane(n), Owner: owners[i], Epoch: epochs[i]})
@@ -123,9 +123,11 @@ func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, 
 	return table, alive, err
 }
 
-// bury removes a member whose lease has ended, and reports whether it is gone.
+// bury removes a member whose lease has ended, and reports whether it did. It does not wait for
+// whoever has locked the row, which may be a renewal: our own lease would suffer for it.
 func (l *Leases) bury(ctx context.Context, conn *pgx.Conn, id string) (gone bool, err error) {
-	tag, err := conn.Exec(ctx, fmt.Sprintf(`DELETE FROM %s WHERE id = $1 AND expires_at <= clock_timestamp()`, l.members), id)
+	tag, err := conn.Exec(ctx, fmt.Sprintf(`
+		DELETE FROM %[1]s WHERE id = (SELECT id FROM %[1]s WHERE id = $1 AND expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED)`, l.members), id)
 	if err != nil {
 		return false, fmt.Errorf("removing the overdue member %s: %w", id, err)
 	}

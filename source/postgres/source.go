@@ -18,12 +18,13 @@ import (
 // Source reads and deletes the rows of one outbox. Its methods are safe for concurrent use,
 // but for Read, whose calls are serial.
 type Source struct {
-	cfg    Config
-	pool   *pgxpool.Pool
-	stmts  atomic.Pointer[statements]
-	topics map[string]string // interned, for Read
-	stale  atomic.Bool       // the table may have changed: describe it before the next read
-	log    *slog.Logger
+	cfg     Config
+	pool    *pgxpool.Pool
+	stmts   atomic.Pointer[statements]
+	topics  map[string]string // interned, for Read
+	stale   atomic.Bool       // the table may have changed: describe it before the next read
+	retried atomic.Uint64     // deletes, see DeletesRetried
+	log     *slog.Logger
 }
 
 var _ lanes.Source = (*Source)(nil)

@@ -42,6 +42,9 @@ func TestC08DeadlockIsRetried(t *testing.T) {
 	if text := logged.String(); !strings.Contains(text, "deleting again") || !strings.Contains(text, deadlockDetected) {
 		t.Errorf("there was no deadlock: %q", text)
 	}
+	if s.DeletesRetried() == 0 {
+		t.Error("the retry is not counted")
+	}
 }
 
 // TestDeleteTellsItsTransaction: the xid is known while the delete still runs, and its end is

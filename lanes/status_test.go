@@ -1,0 +1,67 @@
+package lanes
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// silentSource answers reads with empty pages while it is told to, and else not before the
+// caller gives up.
+type silentSource struct{ answers chan struct{} }
+
+func (s silentSource) Read(ctx context.Context, _ *source.Read) (*source.Page, error) {
+	select {
+	case <-s.answers:
+		return &source.Page{}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (silentSource) Delete(context.Context, []int64, func(uint64)) error { return nil }
+
+type noSink struct{}
+
+func (noSink) Submit([][]*source.Event, func([]source.Outcome)) {}
+func (noSink) Recall()                                          {}
+
+// TestUnreadyWhileAReadHasNoAnswer has a database whose connection dies without a word: no
+// error comes for long, and that must not look like an idle outbox.
+func TestUnreadyWhileAReadHasNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := silentSource{answers: make(chan struct{})}
+		f, err := NewForwarder(Config{Lanes: 1}, src, noSink{}, slog.New(slog.DiscardHandler), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- f.Run(ctx, Sole{Lanes: 1}) }()
+		src.answers <- struct{}{}
+		time.Sleep(readPatience / 2) // virtual
+		synctest.Wait()
+		if got := f.Unready(); len(got) != 0 {
+			t.Errorf("a read without an answer for %v is a reason already: %q", readPatience/2, got)
+		}
+		time.Sleep(readPatience)
+		synctest.Wait()
+		if got := f.Unready(); len(got) != 1 || !strings.Contains(got[0], "no answer for 1") {
+			t.Errorf("not ready for %q, want that the read has no answer", got)
+		}
+		src.answers <- struct{}{}
+		synctest.Wait()
+		if got := f.Unready(); len(got) != 0 {
+			t.Errorf("not ready for %q after an answer", got)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("stopped with %v", err)
+		}
+	})
+}
