@@ -80,7 +80,7 @@ func (p *subject) kill() error {
 	if err := p.cmd.Process.Kill(); err != nil {
 		return fmt.Errorf("killing %s: %w", filepath.Base(p.cmd.Path), err)
 	}
-	<-p.done // its error says that it was killed
+	_ = <-p.done // the error says that it was killed
 	return nil
 }
 

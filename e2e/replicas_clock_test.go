@@ -131,7 +131,7 @@ func TestC88ClocksDiffer(t *testing.T) {
 	t.Parallel()
 	program := withOwnClock(t)
 	const ttl = 3 * time.Second
-	const stepAfter = 8 * time.Second
+	const stepAfter = 15 * time.Second
 	w := newWorld(t, nil, nil)
 	started := time.Now()
 	right := w.start(leaseTTL(ttl), inJSON)

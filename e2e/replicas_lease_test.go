@@ -181,6 +181,9 @@ func TestC51SilentDatabaseConnections(t *testing.T) {
 	eventually(t, time.Minute-time.Since(begun), "the replica is ready within a minute", func() bool { ok, _ := a.ready(); return ok })
 	t.Logf("connections again: ready with a fair share %s later", time.Since(begun).Round(100*time.Millisecond))
 
+	if n := a.metrics()["leases_ended_total"]; n < 1 {
+		t.Errorf("the replica counts %v ends of its lease", n)
+	}
 	writer.stop()
 	v := w.judge()
 	if err := v.ErrWithPauses(); err != nil {

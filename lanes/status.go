@@ -52,8 +52,12 @@ func (f *Forwarder) Unready() []string {
 			reasons = append(reasons, fmt.Sprintf("%s for %v: %v", what, time.Since(t.since).Round(time.Second), t.err))
 		}
 	}
-	if !f.begun && f.readErr.err == nil {
+	// A member without lanes has nothing to read, and is ready to take some.
+	if standby := f.trust.Load() != nil && f.engine.ownsNone(); !f.begun && !standby && f.readErr.err == nil {
 		reasons = append(reasons, "starting: no page of the outbox was read yet")
+	}
+	if f.engine.suspended {
+		reasons = append(reasons, "the lease was not renewed in time: nothing is submitted until it is")
 	}
 	if out := time.Since(f.readOut); !f.readOut.IsZero() && out > readPatience {
 		reasons = append(reasons, fmt.Sprintf("reading the outbox has had no answer for %v", out.Round(time.Second)))

@@ -65,3 +65,44 @@ func TestUnreadyWhileAReadHasNoAnswer(t *testing.T) {
 		}
 	})
 }
+
+// standby is an Owner that is a member, for as long as it says, and has no lanes.
+type standby struct{ trusted time.Duration }
+
+func (s standby) Own(ctx context.Context, h Holder) error {
+	h.Trust(time.Now().Add(s.trusted))
+	<-ctx.Done()
+	return nil
+}
+
+func (standby) Retire() {}
+
+// TestReadyWithoutLanes: a replica that stands by is ready, until its lease ends.
+func TestReadyWithoutLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := NewForwarder(Config{Lanes: 1}, silentSource{}, noSink{}, slog.New(slog.DiscardHandler), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Unready(); len(got) != 1 || !strings.Contains(got[0], "starting") {
+			t.Errorf("before the start it is not ready for %q", got)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- f.Run(ctx, standby{time.Minute}) }()
+		time.Sleep(time.Second) // virtual
+		synctest.Wait()
+		if got := f.Unready(); len(got) != 0 {
+			t.Errorf("standing by it is not ready for %q", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := f.Unready(); len(got) != 1 || !strings.Contains(got[0], "lease") {
+			t.Errorf("after the lease it is not ready for %q, want the lease", got)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
