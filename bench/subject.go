@@ -80,7 +80,9 @@ func (p *subject) kill() error {
 	if err := p.cmd.Process.Kill(); err != nil {
 		return fmt.Errorf("killing %s: %w", filepath.Base(p.cmd.Path), err)
 	}
-	_ = <-p.done // the error says that it was killed
+	if err := <-p.done; err == nil {
+		return fmt.Errorf("%s had ended in order before it was killed", filepath.Base(p.cmd.Path))
+	}
 	return nil
 }
 

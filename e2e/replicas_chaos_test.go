@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	chaosTime = flag.Duration("chaos", time.Minute, "how long TestReplicasChaos goes on; every action happens once at least")
+	chaosTime = flag.Duration("chaos", 2*time.Minute, "how long TestReplicasChaos goes on; every action happens once at least")
 	chaosSeed = flag.Uint64("chaos.seed", 0, "the seed of TestReplicasChaos; 0 draws one")
 )
 

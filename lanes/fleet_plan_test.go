@@ -65,7 +65,7 @@ func newFleetPlan(r *rand.Rand) fleetPlan {
 	p.kills, p.pauses, p.outages, p.changes = every(4*p.ttl), every(3*p.ttl), every(6*p.ttl), pick(r, 0, 0, 0, every(10*p.ttl))
 	p.callLost, p.answerLost, p.callLate, p.answerLate = some(0.1), some(0.1), some(0.1), some(0.2)
 	p.grace = pick(r, p.grace, 300*time.Millisecond)
-	p.ackLate, p.brokerFails, p.readFails, p.deleteFails, p.blocked = some(0.1), some(0.1), some(0.1), some(0.1), some(0.05)
+	p.ackLate, p.brokerFails, p.readFails, p.deleteFails, p.blocked = some(0.3), some(0.1), some(0.1), some(0.1), some(0.05)
 	return p
 }
 

@@ -172,6 +172,9 @@ func (c *storeClient) Round(ctx context.Context, me Member, ttl time.Duration, _
 			return 0
 		}
 		step++
+		if w := c.p.w; w.faulty(w.plan.answerLate) {
+			return time.Duration(w.r.Int64N(int64(w.plan.ttl/3))) + 1
+		}
 		return c.p.w.some(c.p.w.plan.latency) + 1
 	})
 	if err == nil && !alive {

@@ -153,6 +153,29 @@ func TestC87RegainedLane(t *testing.T) {
 	}
 }
 
+// TestGainWhileSuspended: what is taken while the trust in the leases has ended is begun with their
+// renewal.
+func TestGainWhileSuspended(t *testing.T) {
+	e := NewEngine(Config{Lanes: 2})
+	e.Trust(epoch, epoch.Add(time.Second))
+	e.Gain(epoch, 0)
+	e.Ready(epoch)
+	e.Page(epoch, &source.Page{Events: []*source.Event{{ID: 1, Topic: "t"}, {ID: 2, Topic: "t"}}})
+	late := epoch.Add(time.Second)
+	if r := e.Ready(late); len(r.Submit) > 0 || r.Read != nil {
+		t.Errorf("the trust has ended: %+v", r)
+	}
+	e.Gain(late, 0, 1)
+	if r := e.Ready(late.Add(time.Second)); len(r.Submit) > 0 || r.Read != nil {
+		t.Errorf("lanes were taken without trust: %+v", r)
+	}
+	again := late.Add(2 * time.Second)
+	e.Trust(again, again.Add(time.Second))
+	if r := e.Ready(again); len(r.Submit) > 0 || r.Read == nil || r.Read.Lanes != nil || r.Read.Floor != Start {
+		t.Errorf("the trust is renewed: %+v", r)
+	}
+}
+
 // TestDrainAfterStop: a lane that Stop has drained is given up when the owner asks for it, while
 // another one still has something in flight.
 func TestDrainAfterStop(t *testing.T) {
