@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,11 +186,10 @@ func TestC51KeeperCallsEnd(t *testing.T) {
 				store := newKeptLeases(8)
 				k := keep(t, store, 8)
 				pass(time.Second)
-				swallowed := 0
+				var swallowed atomic.Int64
 				store.set(func() {
 					store.fault = func(ctx context.Context, name string) (bool, error) {
-						if name == call && swallowed == 0 {
-							swallowed++
+						if name == call && swallowed.CompareAndSwap(0, 1) {
 							<-ctx.Done()
 							return false, ctx.Err()
 						}
@@ -203,8 +203,8 @@ func TestC51KeeperCallsEnd(t *testing.T) {
 					_, _, now := k.hands.state()
 					trusted = trusted && now
 				}
-				if swallowed != 1 || !trusted {
-					t.Errorf("%d calls were swallowed, trusted all the time: %v", swallowed, trusted)
+				if swallowed.Load() != 1 || !trusted {
+					t.Errorf("%d calls were swallowed, trusted all the time: %v", swallowed.Load(), trusted)
 				}
 				k.want("the first", 4, 0)
 				other.want("the second", 4, 0)
