@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -210,10 +211,10 @@ func (p *Producer) release(t *topic) {
 
 // topicError words the brokers' answer about a topic that cannot be used.
 func topicError(name string, err error) error {
-	switch err {
-	case kerr.UnknownTopicOrPartition:
+	switch {
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
 		return fmt.Errorf("topic %q: the topic does not exist; create it: %w", name, err)
-	case kerr.TopicAuthorizationFailed:
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		return fmt.Errorf("topic %q: the user may not see it; grant Write on the topic: %w", name, err)
 	default:
 		return fmt.Errorf("topic %q: the brokers cannot say more about it now: %w", name, err)
