@@ -33,7 +33,7 @@ func TestFleet(t *testing.T) {
 		return err
 	})
 	t.Log(&sum)
-	if *fleetSeed < 0 && !t.Failed() {
+	if sum.worlds >= 1000 && !t.Failed() { // fewer need not have everything in them
 		sum.check(t)
 	}
 }
