@@ -32,7 +32,7 @@ lint: ## check format, style and the import rules
 	  mkdir -p '$(CACHE)' && \
 	  CGO_ENABLED=0 go build -C tools -o '$(LINT).$$PPID' github.com/golangci/golangci-lint/v2/cmd/golangci-lint && \
 	  mv '$(LINT).$$PPID' '$(LINT)'; }
-	@'$(LINT)' run ./...
+	@'$(LINT)' run --allow-parallel-runners ./...
 
 bench: build ## measure the forwarder beside a bare pipe
 	go run ./bench
