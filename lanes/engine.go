@@ -2,7 +2,6 @@ package lanes
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/outbox-forwarder/forwarder/source"
@@ -56,17 +55,6 @@ type Engine struct {
 	stats     Stats
 }
 
-// ownership of a lane by this process.
-type ownership uint8
-
-const (
-	notOurs   ownership = iota
-	owned               // we read and submit
-	draining            // what is in flight is finished, nothing is begun
-	suspended           // ours again, if the trust in the leases is renewed in time
-	awaiting            // ours again, once the run that was in flight when we lost it has its outcomes
-)
-
 type lane struct {
 	ownership ownership
 	queue     []*item // from head on
@@ -82,20 +70,6 @@ type lane struct {
 }
 
 func (l *lane) waiting() int { return len(l.queue) - l.head }
-
-// shard is the deletes of a share of the lanes, one statement at a time: a lane's rows are
-// deleted in the order in which they were acknowledged, so that what a crash leaves to be sent
-// again is a suffix of each key.
-type shard struct {
-	acked   []int64 // to be deleted, in order
-	since   time.Time
-	out     bool   // a delete is on its way
-	reads   uint64 // the floor's count when it was sent
-	fails   int
-	retryAt time.Time // not before, after a failure
-}
-
-func (e *Engine) shard(lane source.Lane) *shard { return &e.shards[int(lane)%len(e.shards)] }
 
 type state uint8
 
@@ -137,130 +111,6 @@ func NewEngine(cfg Config) *Engine {
 		shards:  make([]shard, cfg.Deleters),
 		avgSize: 4096,
 	}
-}
-
-// Gain makes lanes ours. Their rows are read from the start of the table. A lane that was
-// lost with a run in flight waits for the outcomes: another replica may have delivered those
-// events meanwhile, and what came after them, so none of them may be put back.
-func (e *Engine) Gain(now time.Time, gained ...source.Lane) {
-	for _, id := range gained {
-		l := &e.lanes[id]
-		if l.ownership == owned || l.ownership == suspended && e.suspended {
-			continue
-		}
-		// It may have been drained since the last Ready.
-		e.drained = slices.DeleteFunc(e.drained, func(other source.Lane) bool { return other == id })
-		if l.ownership == awaiting || l.ownership == notOurs && l.left > 0 {
-			l.ownership = awaiting
-			continue
-		}
-		if e.suspended {
-			l.ownership = suspended
-			continue
-		}
-		l.ownership = owned
-		if l.behind != nil {
-			panic(fmt.Sprintf("lanes: lane %d was behind while it was not ours", id))
-		}
-		l.behind = e.wait(now, lanePart(id))
-		e.floor.Hold(l.behind.part, Start)
-	}
-	e.nextRead = now
-}
-
-// Lose takes lanes away at once: what is queued is dropped, what is on the wire is left to
-// its outcome, and what was acknowledged is still deleted.
-func (e *Engine) Lose(lost ...source.Lane) { e.giveUp(notOurs, lost) }
-
-// Drain begins to give lanes up: nothing of them is submitted any more, and once what is in
-// flight has its outcome and what was acknowledged is deleted, Ready.Drained names them; also
-// lanes that are not ours any more, since Stop has drained them already.
-func (e *Engine) Drain(lanes ...source.Lane) {
-	e.giveUp(draining, lanes)
-	for _, id := range lanes {
-		if l := &e.lanes[id]; l.ownership == notOurs && !slices.Contains(e.drained, id) {
-			l.ownership = draining
-			e.checkDrained(id)
-		}
-	}
-}
-
-func (e *Engine) giveUp(to ownership, given []source.Lane) {
-	for _, id := range given {
-		l := &e.lanes[id]
-		if l.ownership == notOurs || l.ownership == to {
-			continue
-		}
-		l.ownership = to
-		for _, it := range l.queue[l.head:] {
-			e.drop(it)
-		}
-		l.queue, l.head, l.bytes = l.queue[:0], 0, 0
-		for part, w := range e.parts {
-			if part.Kind != WholeTopic && part.Lane == id {
-				e.unwait(w)
-			}
-		}
-		e.checkDrained(id)
-	}
-	if e.ownsNone() {
-		// Every lane that comes is read from the start of the table.
-		for part, w := range e.parts {
-			if part.Kind == WholeTopic {
-				e.unwait(w)
-			}
-		}
-	}
-}
-
-func (e *Engine) ownsNone() bool {
-	for i := range e.lanes {
-		if e.lanes[i].ownership == owned {
-			return false
-		}
-	}
-	return true
-}
-
-func (e *Engine) checkDrained(id source.Lane) {
-	l := &e.lanes[id]
-	if l.ownership == draining && l.left == 0 && l.undeleted == 0 {
-		l.ownership = notOurs
-		e.drained = append(e.drained, id)
-	}
-}
-
-// Trust says until when the lanes are ours for certain. When that moment passes, everything
-// that is not on the wire is dropped; a later Trust takes the lanes up again from the start
-// of the table.
-func (e *Engine) Trust(now, until time.Time) {
-	e.trusted = until
-	if !e.suspended || !now.Before(until) {
-		return
-	}
-	e.suspended = false
-	for id := range e.lanes {
-		if e.lanes[id].ownership == suspended {
-			e.Gain(now, source.Lane(id))
-		}
-	}
-}
-
-// checkTrust suspends every lane when the trust in the leases has ended.
-func (e *Engine) checkTrust(now time.Time) {
-	if e.trusted.IsZero() || e.suspended || now.Before(e.trusted) {
-		return
-	}
-	e.suspended = true
-	n := 0
-	for id := range e.lanes {
-		if e.lanes[id].ownership == owned {
-			e.giveUp(suspended, []source.Lane{source.Lane(id)})
-			n++
-		}
-	}
-	e.stats.LeasesEnded++
-	e.note(Note{Kind: LeaseEnded, Count: n})
 }
 
 // Stop begins the shutdown: nothing is read or submitted any more, and what is queued is
@@ -442,60 +292,6 @@ func (e *Engine) ReadFailed(now time.Time) {
 	e.readFails++
 	e.nextRead = now.Add(e.cfg.Store.after(e.readFails, e.cfg.Rand))
 	e.rescanAt = time.Time{} // after every reconnect the table is read from its start
-}
-
-// Deleting says that a Ready.Delete that is on its way runs as transaction xid.
-func (e *Engine) Deleting(now time.Time, ids []int64, xid uint64) {
-	sh := e.shard(e.acknowledged(ids[0]).lane)
-	e.floor.Ours(xid)
-	e.floor.Fence(sh.reads, xid)
-	e.fencedAt = now
-}
-
-// Deleted says that a Ready.Delete has committed.
-func (e *Engine) Deleted(ids []int64) {
-	e.finished(ids).fails = 0
-	for _, id := range ids {
-		it := e.acknowledged(id)
-		delete(e.known, id)
-		l := &e.lanes[it.lane]
-		l.undeleted--
-		e.undeleted--
-		e.stats.Deleted++
-		if l.ownership == draining {
-			e.checkDrained(it.lane)
-		}
-	}
-}
-
-// DeleteFailed says that a Ready.Delete did not commit, or may not have. It is asked for
-// again; deleting a row twice does no harm.
-func (e *Engine) DeleteFailed(now time.Time, ids []int64) {
-	sh := e.finished(ids)
-	sh.fails++
-	sh.retryAt = now.Add(e.cfg.Store.after(sh.fails, e.cfg.Rand))
-	if len(sh.acked) == 0 {
-		sh.since = now
-	}
-	sh.acked = append(slices.Clone(ids), sh.acked...)
-}
-
-// finished returns the shard that a delete was of.
-func (e *Engine) finished(ids []int64) *shard {
-	sh := e.shard(e.acknowledged(ids[0]).lane)
-	if !sh.out {
-		panic(fmt.Sprintf("lanes: the delete of row %d has finished and was not on its way", ids[0]))
-	}
-	sh.out = false
-	return sh
-}
-
-func (e *Engine) acknowledged(id int64) *item {
-	it := e.known[id]
-	if it == nil || it.state != acknowledged {
-		panic(fmt.Sprintf("lanes: row %d was deleted without an acknowledgement", id))
-	}
-	return it
 }
 
 // RetryAll makes everything that waits after a failure due now, and returns how many parts

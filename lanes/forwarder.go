@@ -87,12 +87,13 @@ type Forwarder struct {
 	grace  time.Duration
 	now    func() time.Time // time.Now, but in simulated time
 
-	inbox  *inbox
-	trust  atomic.Pointer[time.Time] // see Holder.Trust; nil for good
-	term   atomic.Uint64             // how often lanes were lost
-	reads  chan *source.Read
-	runs   *runQueue
-	delete chan []int64
+	inbox   *inbox
+	trust   atomic.Pointer[time.Time] // see Holder.Trust; nil for good
+	term    atomic.Uint64             // how often lanes were lost
+	reads   chan *source.Read
+	abandon atomic.Pointer[context.CancelFunc] // ends the read that is out
+	runs    *runQueue
+	delete  chan []int64
 
 	mu       sync.Mutex // guards what follows
 	engine   *Engine
@@ -249,7 +250,7 @@ func (f *Forwarder) step(now time.Time) (wait time.Duration, done bool) {
 
 	f.inbox.recycle(in)
 	if recall {
-		f.sink.Recall()
+		f.takeBack()
 	}
 	if ready.Read != nil {
 		f.reads <- ready.Read // never blocks: one read at a time
@@ -316,13 +317,25 @@ func (f *Forwarder) takeIn(now time.Time, in *arrivals) (recall bool) {
 	return recall
 }
 
+// takeBack ends what was begun under a lease that is lost: records that are not on the wire yet,
+// and the read that is out, which may wait for a connection that is dead without a word.
+func (f *Forwarder) takeBack() {
+	f.sink.Recall()
+	if abandon := f.abandon.Load(); abandon != nil {
+		(*abandon)()
+	}
+}
+
 func (f *Forwarder) readLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case read := <-f.reads:
-			page, err := f.source.Read(ctx, read)
+			once, abandon := context.WithCancel(ctx)
+			f.abandon.Store(&abandon)
+			page, err := f.source.Read(once, read)
+			abandon()
 			if err != nil && ctx.Err() == nil {
 				f.log.Log(ctx, slog.LevelWarn, "read", "reading the outbox failed, it is tried again", "err", err)
 			} else if err == nil {

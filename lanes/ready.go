@@ -1,7 +1,6 @@
 package lanes
 
 import (
-	"slices"
 	"time"
 
 	"github.com/outbox-forwarder/forwarder/source"
@@ -186,52 +185,6 @@ func (e *Engine) formCareful(l *lane) {
 	}
 	clear(l.queue[len(kept):])
 	l.queue, l.head = kept, 0
-}
-
-// deletes takes the acknowledged events to delete, one set for each shard that has none on its
-// way: at once when they fill a statement or when lanes are being given up, else after a moment
-// in which more may come.
-func (e *Engine) deletes(now time.Time) [][]int64 {
-	var sets [][]int64
-	for i := range e.shards {
-		sh := &e.shards[i]
-		if len(sh.acked) == 0 || sh.out || now.Before(e.deleteDue(sh)) {
-			continue
-		}
-		n := min(len(sh.acked), e.cfg.DeleteEvents)
-		set := slices.Clone(sh.acked[:n])
-		slices.Sort(set)
-		sh.acked = append(sh.acked[:0], sh.acked[n:]...)
-		sh.since = now
-		sh.out = true
-		sh.reads = e.floor.Reads()
-		sets = append(sets, set)
-	}
-	return sets
-}
-
-// deleteDue is when a shard's next delete may be sent.
-func (e *Engine) deleteDue(sh *shard) time.Time {
-	due := sh.retryAt
-	if len(sh.acked) < e.cfg.DeleteEvents/2 && !e.hurry() {
-		if full := sh.since.Add(e.cfg.DeleteWait); full.After(due) {
-			due = full
-		}
-	}
-	return due
-}
-
-// hurry reports whether somebody waits for deletes.
-func (e *Engine) hurry() bool {
-	if e.stopping {
-		return true
-	}
-	for i := range e.lanes {
-		if e.lanes[i].ownership == draining {
-			return true
-		}
-	}
-	return false
 }
 
 // room reports whether memory has room for another page.

@@ -88,7 +88,7 @@ func (f *Forwarder) logNotes(notes []Note) {
 			f.setPaused(nil)
 			f.log.Recovered("paused", "the broker acknowledges again")
 		case LeaseEnded:
-			f.sink.Recall()
+			f.takeBack()
 			f.log.Log(ctx, slog.LevelWarn, "lease", "the leases were not renewed in time: nothing is submitted until they are", "lanes", n.Count)
 		case Violation:
 			f.log.Log(ctx, slog.LevelError, "violation", "an event was acknowledged before an earlier one of its key",

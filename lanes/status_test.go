@@ -66,11 +66,46 @@ func TestUnreadyWhileAReadHasNoAnswer(t *testing.T) {
 	})
 }
 
-// standby is an Owner that is a member, for as long as it says, and has no lanes.
-type standby struct{ trusted time.Duration }
+// TestReadIsAbandonedWithTheLease: a read that has no answer does not outlive the lease, so that
+// the lanes are read anew as soon as there is one again.
+func TestReadIsAbandonedWithTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := NewForwarder(Config{Lanes: 1}, silentSource{}, noSink{}, slog.New(slog.DiscardHandler), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- f.Run(ctx, standby{trusted: 20 * time.Second, lanes: []source.Lane{0}}) }()
+		for _, c := range []struct {
+			after time.Duration
+			out   bool
+		}{{19 * time.Second, true}, {2 * time.Second, false}} {
+			time.Sleep(c.after) // virtual
+			synctest.Wait()
+			f.mu.Lock()
+			out := !f.readOut.IsZero()
+			f.mu.Unlock()
+			if out != c.out {
+				t.Errorf("%v later a read is out: %v", c.after, out)
+			}
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// standby is an Owner that is a member for as long as it says, with the lanes that it says.
+type standby struct {
+	trusted time.Duration
+	lanes   []source.Lane
+}
 
 func (s standby) Own(ctx context.Context, h Holder) error {
 	h.Trust(time.Now().Add(s.trusted))
+	h.Gain(s.lanes)
 	<-ctx.Done()
 	return nil
 }
@@ -89,7 +124,7 @@ func TestReadyWithoutLanes(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- f.Run(ctx, standby{time.Minute}) }()
+		go func() { done <- f.Run(ctx, standby{trusted: time.Minute}) }()
 		time.Sleep(time.Second) // virtual
 		synctest.Wait()
 		if got := f.Unready(); len(got) != 0 {
