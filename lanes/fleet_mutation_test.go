@@ -2,10 +2,8 @@ package lanes
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -54,7 +52,7 @@ func killFleetMutants(t *testing.T, tests string, mutations []mutation) {
 	for _, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			bin := m.buildFleet(t, dir)
+			bin := m.build(t, dir, func(file string) bool { return wantsServers(t, file) })
 			out, err := exec.CommandContext(t.Context(), bin, "-test.run", "^("+tests+")$", "-fleet.seeds", "2000").CombinedOutput()
 			if err == nil {
 				t.Errorf("%s passes without this rule", tests)
@@ -65,45 +63,15 @@ func killFleetMutants(t *testing.T, tests string, mutations []mutation) {
 	}
 }
 
-// buildFleet builds the test binary of the mutant, without the tests that want servers.
-func (m mutation) buildFleet(t *testing.T, dir string) string {
+// wantsServers reports whether a file is a test that wants servers.
+func wantsServers(t *testing.T, file string) bool {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, m.file))
+	if !strings.HasSuffix(file, "_test.go") {
+		return false
+	}
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(string(text), m.old); n != 1 {
-		t.Fatalf("%s has %d places with\n%s", m.file, n, m.old)
-	}
-	scratch := t.TempDir()
-	replace := map[string]string{filepath.Join(dir, m.file): filepath.Join(scratch, m.file)}
-	if err := os.WriteFile(filepath.Join(scratch, m.file), []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	tests, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range tests {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if bytes.Contains(text, []byte("/internal/servers/serverstest\"")) {
-			replace[file] = "" // not there
-		}
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, bin := filepath.Join(scratch, "overlay.json"), filepath.Join(scratch, "mutant.test")
-	if err := os.WriteFile(list, overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", list, "-o", bin, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the mutant: %v\n%s", err, out)
-	}
-	return bin
+	return bytes.Contains(text, []byte("/internal/servers/serverstest\""))
 }
