@@ -9,10 +9,8 @@ import (
 	"hash/fnv"
 	"math/bits"
 	"math/rand/v2"
-	"runtime"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -27,7 +25,7 @@ var (
 // clock, the network and the servers.
 func TestFleet(t *testing.T) {
 	var sum fleetSum
-	fleetForSeeds(t, func(seed uint64) error {
+	eachSeed(t, "-fleet.seed", *fleetSeeds, *fleetSeed, func(seed uint64) error {
 		w, err := simulateFleet(seed, newFleetPlan)
 		sum.add(w)
 		return err
@@ -49,33 +47,6 @@ func TestFleetIsReproducible(t *testing.T) {
 			t.Fatalf("seed %d has two transcripts", seed)
 		}
 	}
-}
-
-// fleetForSeeds runs the seeds that the flags ask for, on every core.
-func fleetForSeeds(t *testing.T, run func(seed uint64) error) {
-	t.Helper()
-	first, last := uint64(0), uint64(*fleetSeeds)
-	if *fleetSeed >= 0 {
-		first, last = uint64(*fleetSeed), uint64(*fleetSeed)+1
-	}
-	var next, failed atomic.Uint64
-	next.Store(first)
-	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for failed.Load() < 3 {
-				seed := next.Add(1) - 1
-				if seed >= last {
-					return
-				}
-				if err := run(seed); err != nil {
-					failed.Add(1)
-					t.Errorf("seed %d: %v\nreplay: go test ./lanes -run '^%s$' -fleet.seed %d", seed, err, t.Name(), seed)
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // fleet is one world. Its clock is the store's.

@@ -46,12 +46,19 @@ func TestSimulationIsReproducible(t *testing.T) {
 	}
 }
 
-// forSeeds runs the seeds that the flags ask for, on every core, up to one that fails.
+// forSeeds runs the seeds that the flags ask for, see eachSeed.
 func forSeeds(t *testing.T, run func(seed uint64) error) {
 	t.Helper()
-	first, last := uint64(0), uint64(*seedsFlag)
-	if *seedFlag >= 0 {
-		first, last = uint64(*seedFlag), uint64(*seedFlag)+1
+	eachSeed(t, "-seed", *seedsFlag, *seedFlag, run)
+}
+
+// eachSeed runs n seeds, or only the one that is not negative, on every core, up to one that
+// fails. flag is what replays a seed.
+func eachSeed(t *testing.T, flag string, n int, only int64, run func(seed uint64) error) {
+	t.Helper()
+	first, last := uint64(0), uint64(n)
+	if only >= 0 {
+		first, last = uint64(only), uint64(only)+1
 	}
 	var next, failed atomic.Uint64
 	next.Store(first)
@@ -65,7 +72,7 @@ func forSeeds(t *testing.T, run func(seed uint64) error) {
 				}
 				if err := run(seed); err != nil {
 					failed.Add(1)
-					t.Errorf("seed %d: %v\nreplay: go test ./lanes -run '^%s$' -seed %d", seed, err, t.Name(), seed)
+					t.Errorf("seed %d: %v\nreplay: go test ./lanes -run '^%s$' %s %d", seed, err, t.Name(), flag, seed)
 				}
 			}
 		})
