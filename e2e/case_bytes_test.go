@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
 )
 
 // table makes an outbox of the test's own with the given column types, and has the default
@@ -275,7 +277,7 @@ func TestC38KeyTypes(t *testing.T) {
 func TestC38UnsupportedKeyType(t *testing.T) {
 	s := newBareStage(t, nil, nil)
 	s.sql("CREATE TABLE outbox (id bigint PRIMARY KEY, topic text, key jsonb, payload bytea, headers jsonb, created_at timestamptz)")
-	_, stderr, code := forwarder(t, nil, "run", "--source-url", s.url, "--brokers", s.broker, "--admin-listen", freeAddress(t))
+	_, stderr, code := forwarder(t, nil, "run", "--source-url", s.url, "--brokers", s.broker, "--admin-listen", serverstest.FreeAddress(t))
 	if code != 2 || !strings.Contains(stderr, "jsonb") || !strings.Contains(stderr, `"key"`) {
 		t.Errorf("exit code %d, want 2 and the column with its type:\n%s", code, stderr)
 	}

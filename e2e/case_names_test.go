@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
 )
 
 // TestC79IllegalTopicNames has rows whose topic is no name that Kafka takes, between good ones.
@@ -94,7 +96,7 @@ memory:
 func TestC100ExitCodes(t *testing.T) {
 	s := newBareStage(t, nil, nil)
 	var tables int
-	address := freeAddress(t)
+	address := serverstest.FreeAddress(t)
 	for _, c := range []struct {
 		name string
 		args []string

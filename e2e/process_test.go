@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
 )
 
 // process is a running `forwarder run`.
@@ -42,7 +43,7 @@ func (w *world) startProgram(program string, settings ...string) *process {
 		t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	p := &process{t: t, log: log.Name(), admin: freeAddress(t), done: make(chan struct{})}
+	p := &process{t: t, log: log.Name(), admin: serverstest.FreeAddress(t), done: make(chan struct{})}
 	p.cmd = exec.Command(program, "run", "--source-url", w.url, "--brokers", w.broker, "--admin-listen", p.admin)
 	p.cmd.Env = environment(settings...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
@@ -193,14 +194,4 @@ func (p *process) lastLines() []byte {
 	}
 	lines := bytes.SplitAfter(text, []byte("\n"))
 	return bytes.Join(lines[max(0, len(lines)-40):], nil)
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }

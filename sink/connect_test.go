@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
 	"github.com/outbox-forwarder/forwarder/source"
 )
 
@@ -149,7 +150,7 @@ func TestC83CheckNamesTheMistake(t *testing.T) {
 		})
 	}
 	t.Run("nothing listens", func(t *testing.T) {
-		addr := freeAddress(t)
+		addr := serverstest.FreeAddress(t)
 		p, _ := newProducer(t, []string{addr}, nil)
 		err := p.Check(t.Context())
 		if err == nil || !strings.Contains(err.Error(), addr) || !strings.Contains(err.Error(), "nothing listens") {

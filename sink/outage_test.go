@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
 	"github.com/outbox-forwarder/forwarder/source"
 )
 
@@ -51,7 +52,7 @@ func TestC18NoOutcomeBeforeTheAcknowledgement(t *testing.T) {
 // of class Broker for topics that are not known yet, within the time for a question.
 func TestC18NoBroker(t *testing.T) {
 	silent := silentListener(t)
-	for name, addr := range map[string]string{"refused": freeAddress(t), "silent": silent} {
+	for name, addr := range map[string]string{"refused": serverstest.FreeAddress(t), "silent": silent} {
 		t.Run(name, func(t *testing.T) {
 			p, _ := newProducer(t, []string{addr}, func(cfg *Config) { cfg.AskTimeout = 300 * time.Millisecond })
 			for id, o := range submit(t, p, events("orders", 1, 100, 10)...) {

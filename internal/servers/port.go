@@ -25,6 +25,13 @@ var givenOut struct {
 	ports map[int]bool
 }
 
+// FreeAddress returns an address on the loopback interface on which nobody listens and from
+// which no outgoing connection is made, for a server that is told where to listen.
+func FreeAddress() (string, error) {
+	port, err := freePort()
+	return loopback(port), err
+}
+
 // freePort draws a port at random on which nobody listens and from which no outgoing
 // connection is made.
 func freePort() (int, error) {
