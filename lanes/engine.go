@@ -34,6 +34,7 @@ type Engine struct {
 	reading   bool      // a Read is on its way
 	readAt    time.Time // when it was sent
 	rescanned bool      // it was sent from Start by the clock
+	woken     bool      // something new came while it was on its way
 	nextRead  time.Time
 	pause     time.Duration // before the next read, after a page without rows
 	full      bool          // the last page was full
@@ -170,6 +171,9 @@ func (e *Engine) Page(now time.Time, page *source.Page) {
 		e.pause = min(max(2*e.pause, e.cfg.MinPoll), e.cfg.MaxPoll)
 	}
 	e.nextRead = now.Add(e.pause)
+	if e.woken {
+		e.Wake(now)
+	}
 	if e.kinds[WholeLane]+e.kinds[OneKey] > 0 {
 		for i := range e.lanes {
 			if e.hasRoom(now, &e.lanes[i]) {
@@ -177,6 +181,14 @@ func (e *Engine) Page(now time.Time, page *source.Page) {
 				break
 			}
 		}
+	}
+}
+
+// Wake says that there may be something new to read.
+func (e *Engine) Wake(now time.Time) {
+	e.woken = e.reading
+	if e.readFails == 0 {
+		e.nextRead = now
 	}
 }
 

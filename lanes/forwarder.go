@@ -24,6 +24,12 @@ type Source interface {
 	Delete(ctx context.Context, ids []int64, began func(xid uint64)) error
 }
 
+// Waker is a Source that says when there may be something new to read.
+type Waker interface {
+	// Wake holds a token from then on until it is taken.
+	Wake() <-chan struct{}
+}
+
 // Sink is the broker.
 type Sink interface {
 	// Submit hands runs to the broker's client, each in its order. Calls are serial. report
@@ -182,6 +188,10 @@ func (f *Forwarder) loop(ctx context.Context, owner Owner, owned <-chan error) e
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stop := ctx.Done()
+	var woken <-chan struct{}
+	if w, ok := f.source.(Waker); ok {
+		woken = w.Wake()
+	}
 	var grace <-chan time.Time
 	var failure error
 	for {
@@ -193,6 +203,10 @@ func (f *Forwarder) loop(ctx context.Context, owner Owner, owned <-chan error) e
 		select {
 		case <-f.inbox.wake:
 		case <-timer.C:
+		case <-woken:
+			f.mu.Lock()
+			f.engine.Wake(f.now())
+			f.mu.Unlock()
 		case <-stop:
 			stop = nil
 			f.beginStop(owner)

@@ -71,7 +71,7 @@ func TestEngineRulesAreNeeded(t *testing.T) {
 		{"keep what is ahead of the failed", "settle.go", "w.part.Kind == WholeTopic || slices.Contains(held, w)", "true"},
 		{"pass over what is behind", "engine.go", "|| e.passesOver(ev) {", "{"},
 		{"one run in flight", "ready.go", "|| l.left > 0 ||", "||"},
-		{"know the acknowledged", "ready.go", "if id > r.Floor {\n\t\t\tr.Known = append(r.Known, id)", "if id > r.Floor && e.known[id].state != acknowledged {\n\t\t\tr.Known = append(r.Known, id)"},
+		{"know the acknowledged", "ready.go", "for id := range e.known {\n\t\tr.Known = append(r.Known, id)", "for id, it := range e.known {\n\t\tif it.state == acknowledged {\n\t\t\tcontinue\n\t\t}\n\t\tr.Known = append(r.Known, id)"},
 		{"throw the page away", "engine.go", "if !e.floor.Observe(now, page) {", "if e.floor.Observe(now, page); false {"},
 		{"delete again", "deletes.go", "sh.acked = append(slices.Clone(ids), sh.acked...)", ""},
 		{"wake up after a pause", "ready.go", "at(e.pausedUntil)", ""},

@@ -211,7 +211,7 @@ func (e *Engine) read(now time.Time) *source.Read {
 			e.release(w)
 		}
 	}
-	r := &source.Read{Floor: e.floor.At(), Lanes: []source.Lane{}}
+	r := &source.Read{Floor: e.floor.At(), Rescan: e.rescanned, Lanes: []source.Lane{}}
 	live := 0
 	for id := range e.lanes {
 		if l := &e.lanes[id]; l.ownership == owned && (l.behind == nil || l.behind.trial) {
@@ -229,9 +229,7 @@ func (e *Engine) read(now time.Time) *source.Read {
 	}
 	r.Known = make([]int64, 0, len(e.known)+e.kinds[OneRow])
 	for id := range e.known {
-		if id > r.Floor {
-			r.Known = append(r.Known, id)
-		}
+		r.Known = append(r.Known, id)
 	}
 	for part, w := range e.parts {
 		if w.trial {
@@ -243,9 +241,7 @@ func (e *Engine) read(now time.Time) *source.Read {
 		case OneKey:
 			r.Keys = append(r.Keys, source.TopicKey{Topic: part.Topic, Key: part.Key})
 		case OneRow:
-			if part.ID > r.Floor {
-				r.Known = append(r.Known, part.ID)
-			}
+			r.Known = append(r.Known, part.ID)
 		}
 	}
 	if e.full || !now.Before(e.fencedAt.Add(fenceEvery)) && e.floor.WantsFence() {

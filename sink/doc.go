@@ -22,7 +22,7 @@
 //     grows does not scatter a key's run.
 //   - Topics are never created.
 //   - Bytes of key, payload and header values pass untouched; nil and empty stay apart.
-//   - A header named "id" with the decimal row id is the last header of each record. The
+//   - A header named "id" with the row's id is the last header of each record. The
 //     name is reserved: an event's own header of that name is left out.
 //
 // What it does not do: retry an event that got an outcome, wait or pause, park, order events

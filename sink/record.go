@@ -9,11 +9,11 @@ import (
 	"github.com/outbox-forwarder/forwarder/source"
 )
 
-// IDHeader is the name of the header that carries the row's id in decimal. The name is
+// IDHeader is the name of the header that carries the row's id, source.Event.Name. The name is
 // reserved: an event's own header of this name does not reach the record.
 const IDHeader = "id"
 
-// maxIDDigits is the length of the longest int64.
+// maxIDDigits is the length of the longest int64. A longer source.Event.Ref costs an allocation.
 const maxIDDigits = 20
 
 // builder makes records of the events of one group out of two allocations.
@@ -46,7 +46,11 @@ func (b *builder) build(r *kgo.Record, e *source.Event, timestamp time.Time) {
 		b.headers = append(b.headers, kgo.RecordHeader{Key: h.Name, Value: h.Value})
 	}
 	start := len(b.digits)
-	b.digits = strconv.AppendInt(b.digits, e.ID, 10)
+	if e.Ref != "" {
+		b.digits = append(b.digits, e.Ref...)
+	} else {
+		b.digits = strconv.AppendInt(b.digits, e.ID, 10)
+	}
 	b.headers = append(b.headers, kgo.RecordHeader{Key: IDHeader, Value: b.digits[start:len(b.digits):len(b.digits)]})
 
 	r.Topic = e.Topic

@@ -1,6 +1,9 @@
 package source
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // Lane is a share of the key space, 0 <= Lane < the store's lane count. One replica
 // owns it, and it is the unit of order and of "one batch in flight".
@@ -11,6 +14,9 @@ type Event struct {
 	// ID is the row's id. Within one source it is unique, and reads return events in
 	// ascending ID.
 	ID int64
+	// Ref is what users call the row where that is not ID in decimal: a document's _id, a
+	// message's LSN. Empty otherwise.
+	Ref string
 	// Lane is computed from the same bytes as Key.
 	Lane Lane
 	// Topic is the Kafka topic, as it stands in the row.
@@ -35,10 +41,19 @@ type Header struct {
 	Value []byte
 }
 
+// Name is what users call the row: the id as it stands in the database. It goes out as the
+// record's "id" header.
+func (e *Event) Name() string {
+	if e.Ref != "" {
+		return e.Ref
+	}
+	return strconv.FormatInt(e.ID, 10)
+}
+
 // Size is the number of bytes that the event holds in memory, with a flat share for the
 // structures around it.
 func (e *Event) Size() int {
-	n := eventOverhead + len(e.Topic) + len(e.Key) + len(e.Payload)
+	n := eventOverhead + len(e.Ref) + len(e.Topic) + len(e.Key) + len(e.Payload)
 	for _, h := range e.Headers {
 		n += headerOverhead + len(h.Name) + len(h.Value)
 	}

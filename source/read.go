@@ -9,13 +9,16 @@ type Read struct {
 	Floor int64
 	// Lanes lists the lanes to read, in ascending order; nil means every lane.
 	Lanes []Lane
-	// Known lists IDs above Floor that must not be returned: they are in memory, or rows
-	// without a key that wait for their retry. Order does not matter.
+	// Known lists every ID that must not be returned, those at or below Floor too: events in
+	// memory, and rows without a key that wait for their retry. Order does not matter.
 	Known []int64
 	// Topics are left out of the read.
 	Topics []string
 	// Keys are left out of the read.
 	Keys []TopicKey
+	// Rescan says that Floor was set to the table's start by the clock, to find rows that no
+	// floor can foresee. A source that knows of every new row may answer it from memory.
+	Rescan bool
 	// Fence asks for Page.Fence.
 	Fence bool
 	// Limit is the largest number of events in the page, at least 1.

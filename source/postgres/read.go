@@ -56,7 +56,7 @@ const callSlack = 5 * time.Second
 func (s *Source) page(ctx context.Context, conn *pgxpool.Conn, read *source.Read) (*source.Page, error) {
 	stmts := s.stmts.Load()
 	var f filter
-	params := [][]byte{int8Param(read.Floor), int8ArrayParam(read.Known), int4Param(read.Limit), boolParam(read.Fence)}
+	params := [][]byte{int8Param(read.Floor), int8ArrayParam(above(read.Known, read.Floor)), int4Param(read.Limit), boolParam(read.Fence)}
 	if read.Lanes != nil {
 		f |= byLane
 		params = append(params, laneBitsParam(read.Lanes, stmts.table.lanes))
@@ -230,6 +230,17 @@ func parseSnapshot(s string) (source.Snapshot, error) {
 	}
 	slices.Sort(snap.Running)
 	return snap, nil
+}
+
+// above returns the ids that the statement can meet.
+func above(ids []int64, floor int64) []int64 {
+	kept := make([]int64, 0, len(ids))
+	for _, id := range ids {
+		if id > floor {
+			kept = append(kept, id)
+		}
+	}
+	return kept
 }
 
 // Parameters in binary form.
