@@ -15,6 +15,12 @@ const deleteTries = 5
 
 // Delete implements lanes.Source. A deadlock or a serialization failure is tried again here.
 func (s *Source) Delete(ctx context.Context, ids []int64, began func(xid uint64)) error {
+	_, err := s.DeleteRows(ctx, ids, began)
+	return err
+}
+
+// DeleteRows is Delete, and says how many of the rows there were.
+func (s *Source) DeleteRows(ctx context.Context, ids []int64, began func(xid uint64)) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout+callSlack)
 	defer cancel()
 	var err error
@@ -24,18 +30,19 @@ func (s *Source) Delete(ctx context.Context, ids []int64, began func(xid uint64)
 			s.log.Debug("deleting again", "count", len(ids), "err", err)
 			select {
 			case <-ctx.Done():
-				return ctx.Err()
+				return 0, ctx.Err()
 			case <-time.After(time.Duration(try) * 20 * time.Millisecond):
 			}
 		}
-		if err = s.delete(ctx, ids, began); err == nil {
-			return nil
+		n := 0
+		if n, err = s.delete(ctx, ids, began); err == nil {
+			return n, nil
 		}
 		if !retriable(err) {
 			break
 		}
 	}
-	return fmt.Errorf("deleting %d rows of %s: %w", len(ids), s.Table(), err)
+	return 0, fmt.Errorf("deleting %d rows of %s: %w", len(ids), s.Table(), err)
 }
 
 // DeletesRetried counts the deletes that were sent again because they were rolled back for
@@ -47,20 +54,20 @@ const xidSQL = `SELECT pg_current_xact_id()::text`
 
 // delete sends two statements at once, which are one transaction, and one round trip. The xid
 // is answered before the delete is done.
-func (s *Source) delete(ctx context.Context, ids []int64, began func(xid uint64)) error {
+func (s *Source) delete(ctx context.Context, ids []int64, began func(xid uint64)) (rows int, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("connecting to PostgreSQL: %w", err)
+		return 0, fmt.Errorf("connecting to PostgreSQL: %w", err)
 	}
 	defer conn.Release()
 	xid, err := conn.Conn().Prepare(ctx, xidSQL, xidSQL)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	sql := s.stmts.Load().del
 	del, err := conn.Conn().Prepare(ctx, sql, sql)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	pipe := conn.Conn().PgConn().StartPipeline(ctx)
 	pipe.SendQueryStatement(xid, nil, nil, nil)
@@ -68,34 +75,38 @@ func (s *Source) delete(ctx context.Context, ids []int64, began func(xid uint64)
 	pipe.SendQueryStatement(del, [][]byte{int8ArrayParam(ids)}, []int16{binaryFormat}, nil)
 	err = pipe.Sync()
 	if err == nil {
-		err = s.deleted(pipe, began)
+		rows, err = s.deleted(pipe, began)
 	}
 	if cerr := pipe.Close(); err == nil {
 		err = cerr
 	}
-	return err
+	return rows, err
 }
 
-// deleted takes in the answers to both statements.
-func (s *Source) deleted(pipe *pgconn.Pipeline, began func(xid uint64)) error {
+// deleted takes in the answers to both statements, and returns how many rows there were.
+func (s *Source) deleted(pipe *pgconn.Pipeline, began func(xid uint64)) (rows int, err error) {
 	for first := true; ; first = false {
 		results, err := pipe.GetResults()
 		if err != nil {
-			return err
+			return 0, err
 		}
 		reader, ok := results.(*pgconn.ResultReader)
 		if !ok {
-			return nil // the end of the pipeline
+			return rows, nil // the end of the pipeline
 		}
 		if first && reader.NextRow() {
 			xid, err := strconv.ParseUint(string(reader.Values()[0]), 10, 64)
 			if err != nil {
-				return fmt.Errorf("parsing the xid of a delete: %w", err)
+				return 0, fmt.Errorf("parsing the xid of a delete: %w", err)
 			}
 			began(xid)
 		}
-		if _, err := reader.Close(); err != nil {
-			return err
+		tag, err := reader.Close()
+		if err != nil {
+			return 0, err
+		}
+		if !first {
+			rows = int(tag.RowsAffected())
 		}
 	}
 }
