@@ -34,6 +34,8 @@ type Engine struct {
 	reading   bool      // a Read is on its way
 	readAt    time.Time // when it was sent
 	rescanned bool      // it was sent from Start by the clock
+	gained    bool      // what source.Read.Gained says, for the next one
+	dropped   bool      // and Dropped
 	woken     bool      // something new came while it was on its way
 	nextRead  time.Time
 	pause     time.Duration // before the next read, after a page without rows
@@ -146,6 +148,7 @@ func (e *Engine) Page(now time.Time, page *source.Page) {
 	}
 	if !e.floor.Observe(now, page) {
 		e.stats.Discarded++
+		e.dropped = true
 		e.nextRead = now
 		return
 	}
@@ -156,6 +159,8 @@ func (e *Engine) Page(now time.Time, page *source.Page) {
 		}
 		if e.accept(now, ev, &items[0]) {
 			items = items[1:]
+		} else {
+			e.dropped = true
 		}
 	}
 	if !page.Full && e.trial > 0 {
@@ -329,6 +334,7 @@ func (e *Engine) drop(it *item) {
 	e.bytes -= int(it.size)
 	e.clear(it)
 	delete(e.known, it.id)
+	e.dropped = true
 	e.stats.Dropped++
 	it.ev = nil
 }

@@ -43,6 +43,7 @@ func (e *Engine) Gain(now time.Time, gained ...source.Lane) {
 			panic(fmt.Sprintf("lanes: lane %d was behind while it was not ours", id))
 		}
 		l.behind = e.wait(now, lanePart(id))
+		l.behind.gained = true
 		e.floor.Hold(l.behind.part, Start)
 	}
 	e.nextRead = now

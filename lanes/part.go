@@ -86,6 +86,7 @@ func lanePart(lane source.Lane) Part { return Part{Kind: WholeLane, Lane: lane} 
 type waiting struct {
 	part     Part
 	room     bool         // it waits for room in memory or for its first read, whatever failed before
+	gained   bool         // a lane that waits for its first read
 	class    source.Class // of the last failure; Acked where there was none
 	err      error
 	event    int64 // the row that could not be delivered

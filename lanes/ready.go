@@ -211,7 +211,7 @@ func (e *Engine) read(now time.Time) *source.Read {
 			e.release(w)
 		}
 	}
-	r := &source.Read{Floor: e.floor.At(), Rescan: e.rescanned, Lanes: []source.Lane{}}
+	r := &source.Read{Floor: e.floor.At(), Rescan: e.rescanned, Gained: e.gained, Dropped: e.dropped, Lanes: []source.Lane{}}
 	live := 0
 	for id := range e.lanes {
 		if l := &e.lanes[id]; l.ownership == owned && (l.behind == nil || l.behind.trial) {
@@ -251,6 +251,7 @@ func (e *Engine) read(now time.Time) *source.Read {
 	r.Bytes = max(min(2*e.cfg.PageBytes, e.cfg.MaxBytes-e.bytes), 1)
 	r.Limit = min(e.cfg.PageEvents, e.cfg.MaxEvents-len(e.known), max(min(e.cfg.PageBytes, r.Bytes)/e.avgSize, 1))
 	e.reading = true
+	e.gained, e.dropped = false, false
 	e.readAt = now
 	return r
 }
@@ -273,6 +274,9 @@ func (e *Engine) hasRoom(now time.Time, l *lane) bool {
 // passed over for both reasons: those parts must then be read from as far back.
 func (e *Engine) release(w *waiting) {
 	at := e.floor.Release(w.part)
+	e.gained = e.gained || w.gained
+	w.gained = false
+	e.dropped = e.dropped || w.part.Kind == OneRow // it was among Known
 	for _, other := range e.parts {
 		if other != w && !other.trial && other.part.overlaps(w.part) {
 			e.floor.Hold(other.part, at+1)

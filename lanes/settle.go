@@ -337,6 +337,7 @@ func (e *Engine) wait(now time.Time, part Part) *waiting {
 func (e *Engine) unwait(w *waiting) {
 	delete(e.parts, w.part)
 	e.kinds[w.part.Kind]--
+	e.dropped = e.dropped || w.part.Kind == OneRow // it may have been among Known
 	if w.trial {
 		e.trial--
 	}

@@ -11,8 +11,7 @@ type Lane uint16
 
 // Event is one outbox row on its way to the broker. It is immutable once it has been read.
 type Event struct {
-	// ID is the row's id. Within one source it is unique, and reads return events in
-	// ascending ID.
+	// ID is the row's id. Within one source it is unique.
 	ID int64
 	// Ref is what users call the row where that is not ID in decimal: a document's _id, a
 	// message's LSN. Empty otherwise.

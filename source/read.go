@@ -19,6 +19,12 @@ type Read struct {
 	// Rescan says that Floor was set to the table's start by the clock, to find rows that no
 	// floor can foresee. A source that knows of every new row may answer it from memory.
 	Rescan bool
+	// Gained says that some of Lanes were not ours at the time of an earlier read: another
+	// process may have deleted rows of them since.
+	Gained bool
+	// Dropped says that events of earlier pages are not among Known any more though they were
+	// not deleted. Without it, what is missing from Known since the last read was deleted.
+	Dropped bool
 	// Fence asks for Page.Fence.
 	Fence bool
 	// Limit is the largest number of events in the page, at least 1.
@@ -30,7 +36,8 @@ type Read struct {
 
 // Page answers a Read.
 type Page struct {
-	// Events are in ascending ID.
+	// Events are in the order in which they are to be sent: in ascending ID where there is a
+	// Snapshot.
 	Events []*Event
 	// Full says that Limit or Bytes ended the page: events beyond the last one may exist.
 	// A page that is not full saw everything that its snapshot shows.
