@@ -1,7 +1,6 @@
 package lanes
 
 import (
-	"encoding/json"
 	"flag"
 	"os"
 	"os/exec"
@@ -10,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/outbox-forwarder/forwarder/internal/mutants"
 )
 
 var mutantsFlag = flag.Bool("mutants", false, "also look for the mutants that take many seeds")
@@ -127,50 +128,14 @@ func killMutants(t *testing.T, test string, seeds int, mutations []mutation) {
 	}
 }
 
-// text returns the mutated file. The place must be there: the code may have moved on.
+// text returns the mutated file.
 func (m mutation) text(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(m.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(text), m.old); n != 1 {
-		t.Fatalf("%s has %d places with\n%s", m.file, n, m.old)
-	}
-	return strings.Replace(string(text), m.old, m.new, 1)
+	return mutants.Text(t, m.file, m.old, m.new)
 }
 
 // build builds the test binary of the mutant, without the files that leaveOut names.
 func (m mutation) build(t *testing.T, dir string, leaveOut func(file string) bool) string {
 	t.Helper()
-	text := m.text(t)
-	scratch := t.TempDir()
-	mutant := filepath.Join(scratch, m.file)
-	if err := os.WriteFile(mutant, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	replace := map[string]string{filepath.Join(dir, m.file): mutant}
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		if leaveOut(file) {
-			replace[file] = "" // not there
-		}
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
-	list := filepath.Join(scratch, "overlay.json")
-	if err := os.WriteFile(list, overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Join(scratch, "mutant.test")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", list, "-o", bin, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the mutant: %v\n%s", err, out)
-	}
-	return bin
+	return mutants.Build(t, dir, m.file, m.text(t), leaveOut)
 }

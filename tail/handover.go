@@ -1,0 +1,175 @@
+package tail
+
+import (
+	"slices"
+	"time"
+
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// ask answers a read from memory, or returns nil: then the table must be read, and answer or
+// failed be called.
+//
+// The floor says whether the forwarder has thrown away the page of the last table read: it then
+// reads from further down, and must get what lies there.
+func (s *state) ask(now time.Time, read *source.Read) *source.Page {
+	s.gone, s.goneBefore = s.goneBefore[:0], s.gone
+	s.dropped = s.dropped || read.Dropped
+	if s.complete && !read.Gained && read.Floor >= s.floor && !(read.Rescan && s.stale(now)) &&
+		!s.evicted.asked(read) && s.takeBack(read) {
+		page := s.queue.take(read)
+		s.boundOut()
+		s.stats.Memory++
+		return page
+	}
+	s.setComplete(now, false)
+	if s.evicted.asked(read) {
+		s.missed.take(&s.others)
+	}
+	s.evicted.set(read)
+	s.reading = s.attached
+	s.readAt, s.soon = now, false
+	s.stats.TableReads++
+	return nil
+}
+
+func (s *state) stale(now time.Time) bool { return s.soon || now.Sub(s.readAt) >= s.cfg.Resync }
+
+// takeBack lets rows wait again that the forwarder had and has dropped. It returns false when one
+// of them is not in memory here.
+func (s *state) takeBack(read *source.Read) bool {
+	if !s.dropped {
+		return true
+	}
+	listed := s.queue.listed(read.Known)
+	for r := s.queue.ghosts.first; r != nil; r = r.next {
+		if !listed[r.id] {
+			return false
+		}
+	}
+	var back []*row[uint64]
+	for r := s.queue.out.first; r != nil; r = r.next {
+		if !listed[r.id] {
+			back = append(back, r)
+		}
+	}
+	s.queue.giveBack(back)
+	s.dropped = false
+	return true
+}
+
+// boundOut drops events that the forwarder has and that take too much memory, for it may have
+// dropped them itself. Their ids stay.
+func (s *state) boundOut() {
+	for out := &s.queue.out; out.bytes > s.cfg.MaxBytes; {
+		s.queue.forget(out.first)
+	}
+}
+
+// failed says that the table read has no answer.
+func (s *state) failed() { s.reading = false }
+
+// answer takes in the page of a table read, and returns what the forwarder gets of it, and the
+// rows to delete again: their first delete could not see them yet.
+func (s *state) answer(now time.Time, read *source.Read, page *source.Page) (again []int64) {
+	snap := page.Snapshot
+	if s.cfg.Head {
+		page.Snapshot = source.Snapshot{}
+	}
+	for id, xid := range s.unseen {
+		if snap.Shows(xid) {
+			again = append(again, id)
+		}
+	}
+	slices.Sort(again)
+	if len(again) > 0 {
+		page.Events = slices.DeleteFunc(page.Events, func(ev *source.Event) bool {
+			_, deleted := s.unseen[ev.ID]
+			return deleted
+		})
+	}
+	if !s.reading {
+		return again
+	}
+	s.reading = false
+	s.seen = snap
+	s.missed.prune(&snap)
+	s.others.prune(&snap)
+	s.sweep(read.Known)
+	if page.Full || snap.Xmin < s.fence || !s.missed.empty() {
+		return again
+	}
+	s.floor = read.Floor
+	s.dropEvicted()
+	for _, ev := range page.Events {
+		s.queue.addOut(ev.ID, ev, 0)
+	}
+	gone := s.queue.listed(slices.Concat(s.goneBefore, s.gone))
+	for _, id := range read.Known {
+		if s.queue.rows[id] == nil && !gone[id] {
+			s.queue.addOut(id, nil, 0)
+		}
+	}
+	s.boundOut()
+	s.setComplete(now, true)
+	return again
+}
+
+// sweep compares the queue with a table read that listed known and whose snapshot is seen. What
+// it shows and what is not known was in the page, or is in a later one, or is deleted.
+func (s *state) sweep(known []int64) {
+	listed := s.queue.listed(known)
+	var back []*row[uint64]
+	for id, r := range s.queue.rows {
+		shown := s.shows(r.note)
+		switch {
+		case r.out && listed[id]:
+			if shown {
+				r.note, r.seq = 0, 0
+			}
+		case shown:
+			s.queue.remove(r)
+		case !r.out:
+			// It waits on.
+		case r.ev == nil:
+			s.letGo(r, &s.missed)
+		default:
+			back = append(back, r)
+		}
+	}
+	s.queue.giveBack(back)
+	s.dropped = false
+}
+
+// deleting says that rows are being deleted: the forwarder will not ask for them again.
+func (s *state) deleting(ids []int64) {
+	for _, id := range ids {
+		if r := s.queue.rows[id]; r != nil && r.out && r.ev != nil {
+			s.queue.forget(r)
+		}
+	}
+}
+
+// deleted says that rows were deleted, n of which the statement found.
+func (s *state) deleted(ids []int64, n int) {
+	s.gone = append(s.gone, ids...)
+	for _, id := range ids {
+		r := s.queue.rows[id]
+		if r == nil {
+			continue
+		}
+		if n < len(ids) && !s.shows(r.note) {
+			s.unseen[id] = r.note
+			s.soon = true
+		}
+		s.queue.remove(r)
+	}
+}
+
+// deletedAgain says that rows were deleted at last, n of which were there.
+func (s *state) deletedAgain(ids []int64, n int) {
+	for _, id := range ids {
+		delete(s.unseen, id)
+	}
+	s.stats.Unseen += uint64(n)
+}
