@@ -124,7 +124,7 @@ func (s *state) sweep(known []int64) {
 		shown := s.shows(r.note)
 		switch {
 		case r.out && listed[id]:
-			if shown {
+			if shown && !r.end {
 				r.note, r.seq = 0, 0
 			}
 		case shown:
@@ -144,7 +144,12 @@ func (s *state) sweep(known []int64) {
 // deleting says that rows are being deleted: the forwarder will not ask for them again.
 func (s *state) deleting(ids []int64) {
 	for _, id := range ids {
-		if r := s.queue.rows[id]; r != nil && r.out && r.ev != nil {
+		r := s.queue.rows[id]
+		if r == nil || !r.out {
+			continue // the log has brought it only now
+		}
+		r.end = true // with the xid, for the statement may run before the next table read
+		if r.ev != nil {
 			s.queue.forget(r)
 		}
 	}
@@ -158,7 +163,7 @@ func (s *state) deleted(ids []int64, n int) {
 		if r == nil {
 			continue
 		}
-		if n < len(ids) && !s.shows(r.note) {
+		if n < len(ids) && r.note != 0 {
 			s.unseen[id] = r.note
 			s.soon = true
 		}

@@ -66,6 +66,7 @@ type model struct {
 	state *state
 	now   time.Time
 	steps int
+	plan  plan
 
 	lanes, topics, keys int
 	limit               int
@@ -91,9 +92,18 @@ type model struct {
 
 	reading *source.Read
 	page    *source.Page
+	pageOf  int // the epoch of page
 	rescan  bool
 	deletes []*deletion
 	calm    bool
+}
+
+// plan says how often things happen, as shares of their occasions.
+type plan struct {
+	acks                                 int // at once, at most
+	invisible, rescan                    float64
+	crowd, fail, readFails, deleteFails  float64
+	release, moves, peers, strikes, logs float64
 }
 
 type call struct {
@@ -112,16 +122,23 @@ type deletion struct {
 func newModel(seed uint64) *model {
 	r := rand.New(rand.NewPCG(seed, 7))
 	m := &model{
-		world: newWorld(r), now: time.Unix(1e9, 0), steps: 100 + r.IntN(500),
+		world: newWorld(r), now: time.Unix(1e9, 0), steps: 100 + r.IntN(1000),
 		lanes: pick(r, 1, 2, 4), topics: pick(r, 1, 2), keys: pick(r, 1, 3, 8),
-		limit: pick(r, 1, 2, 5, 1000), known: make(map[int64]bool), floor: start,
+		limit: pick(r, 1, 5, 1000, 1000), known: make(map[int64]bool), floor: start,
 		behindL: make(map[source.Lane]bool), fresh: make(map[source.Lane]bool), behindT: make(map[string]bool), behindK: make(map[source.TopicKey]bool),
 		waiting: make(map[int64]bool), aside: make(map[uint64]int64),
 	}
 	m.state = newState(Config{
-		MaxEvents: pick(r, 0, 1, 3, 10, 1000), MaxBytes: pick(r, 0, 500, 3000, 1<<20),
+		MaxEvents: pick(r, 0, 1, 3, 10, 1000, 1000, 1000), MaxBytes: pick(r, 500, 3000, 1<<20, 1<<20, 1<<20),
 		Resync: pick(r, 10*time.Millisecond, 100*time.Millisecond, time.Hour),
 	}, m.now)
+	// Each kind of trouble is in half of the worlds, or seldom.
+	rate := func(p float64) float64 { return pick(r, 0, 0, p/5, p) }
+	m.plan = plan{
+		invisible: pick(r, 0.1, 0.5, 0.9), rescan: pick(r, 0.02, 0.1), acks: pick(r, 1, 10),
+		crowd: rate(0.02), fail: rate(0.15), readFails: rate(0.05), deleteFails: rate(0.1),
+		release: pick(r, 0.05, 0.3), moves: rate(0.05), peers: rate(0.1), strikes: rate(0.05), logs: rate(0.03),
+	}
 	m.owned = make([]bool, m.lanes)
 	for lane := range m.lanes {
 		m.gain(lane)
@@ -140,21 +157,20 @@ func (m *model) step() {
 	m.now = m.now.Add(time.Millisecond)
 	r := m.r
 	switch n := r.IntN(100); {
-	case n < 30:
+	case n < 20:
 		m.write()
-	case n < 45:
+	case n < 36:
 		m.follow()
-	case n < 60:
+	case n < 48:
 		m.read()
-	case n < 75:
+	case n < 72:
 		m.answer()
-	case n < 85:
+	case n < 83:
 		m.acknowledge()
-	case n < 92:
+	case n < 95:
 		m.delete()
-	default:
-		m.trouble()
 	}
+	m.trouble()
 }
 
 // write lets the writers take one step.
@@ -168,11 +184,14 @@ func (m *model) write() {
 	switch {
 	case tx.committed:
 		m.end(tx)
+		if chance(r, 0.5) {
+			m.write()
+		}
 	case chance(r, 0.05):
 		m.end(tx)
 	case chance(r, 0.35):
 		m.commit(tx)
-		if chance(r, 0.5) {
+		if !chance(r, m.plan.invisible) {
 			m.end(tx) // visible at once
 		}
 	default:
@@ -237,8 +256,8 @@ func (m *model) read() {
 	if m.reading != nil {
 		return
 	}
-	r := &source.Read{Floor: m.floor, Limit: 1 + m.r.IntN(m.limit), Bytes: pick(m.r, 1, 1000, 1<<20), Gained: m.gained, Dropped: m.dropped}
-	if chance(m.r, 0.1) || m.calm {
+	r := &source.Read{Floor: m.floor, Limit: 1 + m.r.IntN(m.limit), Bytes: pick(m.r, 500, 1<<20, 1<<20, 1<<20), Gained: m.gained, Dropped: m.dropped}
+	if chance(m.r, m.plan.rescan) || m.calm {
 		r.Floor, r.Rescan = start, true
 		m.floor = start
 	}
@@ -272,6 +291,7 @@ func (m *model) read() {
 	clear(m.fresh)
 	m.reading = r
 	if m.page = m.state.ask(m.now, r); m.page != nil {
+		m.pageOf = m.epoch
 		m.checkMemory(r)
 	}
 }
@@ -299,13 +319,14 @@ func (m *model) answer() {
 	switch {
 	case r == nil:
 		return
-	case m.page == nil && chance(m.r, 0.05) && !m.calm:
+	case m.page == nil && chance(m.r, m.plan.readFails) && !m.calm:
 		m.state.failed()
 		m.reading = nil
 		m.floor = start
 		return
 	case m.page == nil:
 		m.page = m.world.read(r)
+		m.pageOf = m.epoch
 		return
 	}
 	page := m.page
@@ -374,7 +395,7 @@ func (m *model) take(page *source.Page) {
 		if m.known[ev.ID] || m.waiting[ev.ID] {
 			failf("row %d was handed out while it is known", ev.ID)
 		}
-		if !m.reads(ev) || m.fresh[ev.Lane] || chance(m.r, 0.02) && !m.calm && m.crowd(ev) {
+		if !m.reads(ev) || m.fresh[ev.Lane] || chance(m.r, m.plan.crowd) && !m.calm && m.crowd(ev) {
 			m.dropped = true
 			continue
 		}
@@ -386,7 +407,7 @@ func (m *model) take(page *source.Page) {
 		case rec.deleted && !rec.foreign && !rec.again:
 			failf("row %d was handed out, and is deleted", ev.ID)
 		}
-		rec.acked, rec.again, rec.epoch = false, false, m.epoch
+		rec.acked, rec.again, rec.epoch = false, false, m.pageOf
 		for _, before := range m.before(rec) {
 			if !before.deleted && !before.acked && !m.known[before.ID] {
 				failf("row %d of key %q was handed out before row %d", ev.ID, ev.Key, before.ID)
@@ -423,6 +444,12 @@ func (m *model) fallBehind(ev *source.Event) {
 
 // acknowledge delivers some of what is known, the first of its key, or fails to.
 func (m *model) acknowledge() {
+	for range 1 + m.r.IntN(m.plan.acks) {
+		m.acknowledgeOne()
+	}
+}
+
+func (m *model) acknowledgeOne() {
 	ids := m.undelivered()
 	if len(ids) == 0 {
 		return
@@ -434,7 +461,7 @@ func (m *model) acknowledge() {
 			break
 		}
 	}
-	if chance(m.r, 0.15) && !m.calm {
+	if chance(m.r, m.plan.fail) && !m.calm {
 		m.fail(rec)
 		return
 	}

@@ -14,6 +14,7 @@ type row[T any] struct {
 	seq  uint64 // its place in the order; equal ones are in the order of id
 	size int
 	out  bool // handed out: the forwarder has it
+	end  bool // it is being deleted
 	note T
 
 	prev, next *row[T]

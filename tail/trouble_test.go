@@ -49,10 +49,10 @@ func (m *model) delete() {
 	d := m.deletes[i]
 	ids := d.ids()
 	switch {
-	case d.phase == 0 && (m.calm || chance(m.r, 0.9)):
+	case d.phase == 0 && (m.calm || !chance(m.r, m.plan.deleteFails)):
 		d.n = m.world.delete(ids)
 		d.phase = 1
-	case d.phase == 1 && (m.calm || chance(m.r, 0.9)):
+	case d.phase == 1 && (m.calm || !chance(m.r, m.plan.deleteFails)):
 		m.state.deleted(ids, d.n)
 		for _, rec := range d.recs {
 			// What a statement did not see is only known for as long as the log.
@@ -80,21 +80,24 @@ func (d *deletion) ids() []int64 {
 }
 
 func (m *model) trouble() {
-	switch m.r.IntN(8) {
-	case 0, 1, 2:
+	r, p := m.r, &m.plan
+	if chance(r, p.release) {
 		m.release()
-	case 3, 4:
+	}
+	if chance(r, p.moves) {
 		m.move()
-	case 5:
+	}
+	if chance(r, p.peers) {
 		m.peer()
-	case 6:
+	}
+	if chance(r, p.strikes) {
 		m.strike()
-	case 7:
-		if m.attached && chance(m.r, 0.3) {
-			m.detach()
-		} else if !m.attached {
-			m.attach()
-		}
+	}
+	switch {
+	case m.attached && chance(r, p.logs):
+		m.detach()
+	case !m.attached && chance(r, 0.1):
+		m.attach()
 	}
 }
 
