@@ -38,24 +38,10 @@ func (s *state) stale(now time.Time) bool { return s.soon || now.Sub(s.readAt) >
 // takeBack lets rows wait again that the forwarder had and has dropped. It returns false when one
 // of them is not in memory here.
 func (s *state) takeBack(read *source.Read) bool {
-	if !s.dropped {
-		return true
+	if s.dropped {
+		s.dropped = !s.queue.takeBack(read.Known)
 	}
-	listed := s.queue.listed(read.Known)
-	for r := s.queue.ghosts.first; r != nil; r = r.next {
-		if !listed[r.id] {
-			return false
-		}
-	}
-	var back []*row[uint64]
-	for r := s.queue.out.first; r != nil; r = r.next {
-		if !listed[r.id] {
-			back = append(back, r)
-		}
-	}
-	s.queue.giveBack(back)
-	s.dropped = false
-	return true
+	return !s.dropped
 }
 
 // boundOut drops events that the forwarder has and that take too much memory, for it may have

@@ -184,6 +184,25 @@ func (q *queue[T]) listed(ids []int64) map[int64]bool {
 	return q.known
 }
 
+// takeBack lets the rows wait again that were handed out and are not among known. It returns
+// false, and does nothing, when one of them has no event.
+func (q *queue[T]) takeBack(known []int64) bool {
+	listed := q.listed(known)
+	for r := q.ghosts.first; r != nil; r = r.next {
+		if !listed[r.id] {
+			return false
+		}
+	}
+	var back []*row[T]
+	for r := q.out.first; r != nil; r = r.next {
+		if !listed[r.id] {
+			back = append(back, r)
+		}
+	}
+	q.giveBack(back)
+	return true
+}
+
 // giveBack lets rows wait again that were handed out, each in its place.
 func (q *queue[T]) giveBack(rows []*row[T]) {
 	slices.SortFunc(rows, (*row[T]).compare)
@@ -200,12 +219,5 @@ func (q *queue[T]) giveBack(rows []*row[T]) {
 	}
 	if len(rows) > 0 {
 		q.at = q.waiting.first
-	}
-}
-
-// clear takes every row out.
-func (q *queue[T]) clear() {
-	for _, r := range q.rows {
-		q.remove(r)
 	}
 }
