@@ -308,7 +308,8 @@ func (e *Engine) ReadFailed(now time.Time) {
 	e.rescanned = false
 	e.readFails++
 	e.nextRead = now.Add(e.cfg.Store.after(e.readFails, e.cfg.Rand))
-	e.rescanAt = time.Time{} // after every reconnect the table is read from its start
+	e.rescanAt = time.Time{}         // after every reconnect the table is read from its start
+	e.gained, e.dropped = true, true // what the read said may not have been heard
 }
 
 // RetryAll makes everything that waits after a failure due now, and returns how many parts

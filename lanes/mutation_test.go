@@ -105,7 +105,7 @@ func TestRareEngineRulesAreNeeded(t *testing.T) {
 // pureFiles are all that a mutant needs: the core, and its model and simulation.
 var pureFiles = []string{
 	"config.go", "engine.go", "ownership.go", "deletes.go", "floor.go", "hash.go", "part.go", "ready.go", "settle.go", "stats.go",
-	"table_test.go", "floor_test.go", "sim_test.go", "sim_plan_test.go", "sim_world_test.go", "sim_broker_test.go", "sim_ledger_test.go",
+	"table_test.go", "floor_test.go", "sim_test.go", "sim_plan_test.go", "sim_world_test.go", "sim_broker_test.go", "sim_ledger_test.go", "sim_log_test.go",
 }
 
 // killMutants builds the package with each mutation and expects the test to fail.

@@ -28,7 +28,7 @@ var (
 // faults, one world for each seed.
 func TestSimulation(t *testing.T) {
 	forSeeds(t, func(seed uint64) error {
-		_, err := simulate(seed)
+		_, err := simulate(seed, nil)
 		return err
 	})
 }
@@ -36,11 +36,11 @@ func TestSimulation(t *testing.T) {
 // TestSimulationIsReproducible: a seed is a whole run, to the last byte that the engine asked for.
 func TestSimulationIsReproducible(t *testing.T) {
 	for seed := range uint64(20) {
-		first, err := simulate(seed)
+		first, err := simulate(seed, nil)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if second, _ := simulate(seed); second != first {
+		if second, _ := simulate(seed, nil); second != first {
 			t.Fatalf("seed %d has two transcripts: %x and %x", seed, first, second)
 		}
 	}
@@ -101,6 +101,7 @@ type simulation struct {
 	last       bool // it has no successor
 
 	table  *table
+	log    *changes // between the engine and the table, nil where it reads the table itself
 	broker broker
 	ledger *ledger
 
@@ -118,13 +119,15 @@ func failf(format string, args ...any) { panic(failure{fmt.Sprintf(format, args.
 
 var epoch = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// simulate runs the world of a seed to its end and returns the hash of its transcript.
-func simulate(seed uint64) (transcript uint64, err error) {
+// simulate runs the world of a seed to its end and returns the hash of its transcript. log is nil
+// or an unused one.
+func simulate(seed uint64, log *changes) (transcript uint64, err error) {
 	s := &simulation{
 		r:     rand.New(rand.NewPCG(seed, 1)),
 		now:   epoch,
 		hash:  fnv.New64a(),
 		table: newTable(),
+		log:   log,
 	}
 	defer func() {
 		switch p := recover().(type) {
@@ -148,6 +151,9 @@ func simulate(seed uint64) (transcript uint64, err error) {
 // begin starts an engine that owns every lane.
 func (s *simulation) begin() {
 	s.generation++
+	if s.log != nil {
+		s.log.begin(s)
+	}
 	cfg := s.plan.config
 	cfg.Rand = rand.New(rand.NewPCG(s.r.Uint64(), 2))
 	s.engine = NewEngine(cfg)
@@ -280,8 +286,12 @@ func (s *simulation) read(read *source.Read) {
 		})
 		return
 	}
+	answer := s.table.read
+	if s.log != nil {
+		answer = s.log.read()
+	}
 	s.after(s.latency(), func() {
-		page := s.table.read(read)
+		page := answer(read)
 		s.answer(generation, s.latency(), func() {
 			s.record('p', int64(len(page.Events)), int64(page.Snapshot.Xmax))
 			s.ledger.reading = false
@@ -299,6 +309,10 @@ func (s *simulation) delete(ids []int64) {
 	fails, lost := s.faulty(s.plan.deleteFails), s.faulty(s.plan.deleteLost)
 	answered := false
 	tx := &transaction{}
+	remove := s.remove
+	if s.log != nil {
+		remove = s.log.remove()
+	}
 	s.after(s.latency(), func() {
 		s.table.takeXid(tx)
 		if !chance(s.r, s.plan.silent) {
@@ -312,9 +326,7 @@ func (s *simulation) delete(ids []int64) {
 		s.after(s.latency(), func() {
 			s.table.end(tx, !fails)
 			if !fails {
-				for _, id := range ids {
-					s.table.remove(s.table.byID[id])
-				}
+				remove(ids)
 				s.broker.fray(generation, ids)
 				s.checkEnd()
 			}
@@ -330,6 +342,12 @@ func (s *simulation) delete(ids []int64) {
 			})
 		})
 	})
+}
+
+func (s *simulation) remove(ids []int64) {
+	for _, id := range ids {
+		s.table.remove(s.table.byID[id])
+	}
 }
 
 // faulty is true with probability p until the world is calm.

@@ -87,7 +87,11 @@ func (s *simulation) write() {
 
 func (s *simulation) end(tx *transaction) {
 	s.open = slices.DeleteFunc(s.open, func(other *transaction) bool { return other == tx })
-	s.table.end(tx, !chance(s.r, s.plan.rollback))
+	commit := !chance(s.r, s.plan.rollback)
+	s.table.end(tx, commit)
+	if s.log != nil && commit {
+		s.log.commit(s, tx)
+	}
 }
 
 func (s *simulation) insert(tx *transaction) {
