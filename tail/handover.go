@@ -14,9 +14,8 @@ import (
 // reads from further down, and must get what lies there.
 func (s *state) ask(now time.Time, read *source.Read) *source.Page {
 	s.gone, s.goneBefore = s.goneBefore[:0], s.gone
-	s.dropped = s.dropped || read.Dropped
 	if s.complete && !read.Gained && read.Floor >= s.floor && !(read.Rescan && s.stale(now)) &&
-		!s.evicted.asked(read) && s.takeBack(read) {
+		!s.evicted.asked(read) && (!read.Dropped || s.takeBack(read)) {
 		page := s.queue.take(read)
 		s.boundOut()
 		s.stats.Memory++
@@ -38,10 +37,14 @@ func (s *state) stale(now time.Time) bool { return s.soon || now.Sub(s.readAt) >
 // takeBack lets rows wait again that the forwarder had and has dropped. It returns false when one
 // of them is not in memory here.
 func (s *state) takeBack(read *source.Read) bool {
-	if s.dropped {
-		s.dropped = !s.queue.takeBack(read.Known)
+	listed := s.queue.listed(read.Known)
+	for r := s.queue.ghosts.first; r != nil; r = r.next {
+		if !listed[r.id] {
+			return false
+		}
 	}
-	return !s.dropped
+	s.queue.takeBack(listed)
+	return true
 }
 
 // boundOut drops events that the forwarder has and that take too much memory, for it may have
@@ -108,8 +111,11 @@ func (s *state) sweep(known []int64) {
 	var back []*row[uint64]
 	for id, r := range s.queue.rows {
 		shown := s.shows(r.note)
+		if listed[id] && !r.out {
+			s.queue.handOut(r) // the log has brought it only now
+		}
 		switch {
-		case r.out && listed[id]:
+		case listed[id]:
 			if shown && !r.end {
 				r.note, r.seq = 0, 0
 			}
@@ -124,7 +130,6 @@ func (s *state) sweep(known []int64) {
 		}
 	}
 	s.queue.giveBack(back)
-	s.dropped = false
 }
 
 // deleting says that rows are being deleted: the forwarder will not ask for them again.

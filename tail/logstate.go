@@ -18,7 +18,6 @@ type logState[P cmp.Ordered] struct {
 	queue   queue[entry[P]]
 	tracker checkpoint.Tracker[P]
 	next    int64 // the ID of the last event
-	dropped bool  // events were dropped by the forwarder, and are not waiting here again
 
 	tx     *span[P] // the transaction that is being appended, nil between two
 	n      int      // entries of it so far
@@ -213,8 +212,8 @@ func (s *logState[P]) reset(other bool) {
 
 // take answers a read.
 func (s *logState[P]) take(read *source.Read) *source.Page {
-	if s.dropped || read.Dropped {
-		s.dropped = !s.queue.takeBack(read.Known)
+	if read.Dropped {
+		s.queue.takeBack(s.queue.listed(read.Known))
 		s.dropLoose()
 	}
 	return s.queue.take(read)

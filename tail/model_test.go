@@ -101,7 +101,7 @@ type model struct {
 // plan says how often things happen, as shares of their occasions.
 type plan struct {
 	acks                                 int // at once, at most
-	invisible, rescan                    float64
+	lag, invisible, rescan               float64
 	crowd, fail, readFails, deleteFails  float64
 	release, moves, peers, strikes, logs float64
 }
@@ -135,9 +135,9 @@ func newModel(seed uint64) *model {
 	// Each kind of trouble is in half of the worlds, or seldom.
 	rate := func(p float64) float64 { return pick(r, 0, 0, p/5, p) }
 	m.plan = plan{
-		invisible: pick(r, 0.1, 0.5, 0.9), rescan: pick(r, 0.02, 0.1), acks: pick(r, 1, 10),
+		lag: pick(r, 0, 0.5, 0.9), invisible: pick(r, 0, 0.1, 0.5, 0.9), rescan: pick(r, 0.02, 0.1), acks: pick(r, 1, 10),
 		crowd: rate(0.02), fail: rate(0.15), readFails: rate(0.05), deleteFails: rate(0.1),
-		release: pick(r, 0.05, 0.3), moves: rate(0.05), peers: rate(0.1), strikes: rate(0.05), logs: rate(0.03),
+		release: pick(r, 0.05, 0.3), moves: rate(0.1), peers: rate(0.1), strikes: rate(0.05), logs: rate(0.03),
 	}
 	m.owned = make([]bool, m.lanes)
 	for lane := range m.lanes {
@@ -208,6 +208,9 @@ func (m *model) follow() {
 		return
 	}
 	if c := m.call; c != nil {
+		if chance(m.r, m.plan.lag) {
+			return
+		}
 		if m.state.complete && !m.state.roomy() {
 			if chance(m.r, 0.7) {
 				return // it waits for room
@@ -217,8 +220,12 @@ func (m *model) follow() {
 		if chance(m.r, 0.1) {
 			c.denied = nil // nobody knows
 		}
+		waiting := m.state.queue.waiting.n
 		m.state.append(m.now, c.xid, c.events, c.skipped, c.denied)
 		m.call = nil
+		if m.state.complete && m.state.queue.waiting.n > waiting && !slices.ContainsFunc(c.events, func(ev *source.Event) bool { return !m.state.evicted.covers(ev) }) {
+			failf("rows of evicted parts are kept")
+		}
 		return
 	}
 	if m.logAt == len(m.log) {
@@ -347,6 +354,7 @@ func (m *model) answer() {
 		m.dropped = m.dropped || len(page.Events) > 0
 		return
 	}
+	m.checkComplete()
 	m.take(page)
 	m.raise(&snap, r, page)
 }
@@ -479,4 +487,13 @@ func (m *model) undelivered() []int64 {
 	}
 	slices.Sort(ids)
 	return ids
+}
+
+// checkComplete: a complete mirror keeps nothing of what was left out.
+func (m *model) checkComplete() {
+	for w := m.state.queue.waiting.first; w != nil && m.state.complete; w = w.next {
+		if m.state.evicted.covers(w.ev) {
+			failf("row %d is kept, which was left out", w.id)
+		}
+	}
 }

@@ -143,11 +143,19 @@ func (q *queue[T]) take(read *source.Read) *source.Page {
 		page.Events = append(page.Events, r.ev)
 		bytes += r.size
 		page.Full = len(page.Events) >= read.Limit || bytes >= read.Bytes
-		q.waiting.remove(r)
-		r.out = true
-		q.out.insert(r, q.out.last)
+		q.handOut(r)
 	}
 	return page
+}
+
+// handOut says that the forwarder has a waiting row.
+func (q *queue[T]) handOut(r *row[T]) {
+	if q.at == r {
+		q.at = r.next
+	}
+	q.waiting.remove(r)
+	r.out = true
+	q.out.insert(r, q.out.last)
 }
 
 // forget drops the event of a row that is handed out, and leaves its id.
@@ -184,15 +192,9 @@ func (q *queue[T]) listed(ids []int64) map[int64]bool {
 	return q.known
 }
 
-// takeBack lets the rows wait again that were handed out and are not among known. It returns
-// false, and does nothing, when one of them has no event.
-func (q *queue[T]) takeBack(known []int64) bool {
-	listed := q.listed(known)
-	for r := q.ghosts.first; r != nil; r = r.next {
-		if !listed[r.id] {
-			return false
-		}
-	}
+// takeBack lets the rows wait again that were handed out with an event that is still here, and
+// are not listed.
+func (q *queue[T]) takeBack(listed map[int64]bool) {
 	var back []*row[T]
 	for r := q.out.first; r != nil; r = r.next {
 		if !listed[r.id] {
@@ -200,7 +202,6 @@ func (q *queue[T]) takeBack(known []int64) bool {
 		}
 	}
 	q.giveBack(back)
-	return true
 }
 
 // giveBack lets rows wait again that were handed out, each in its place.

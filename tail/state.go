@@ -37,7 +37,6 @@ type state struct {
 	reading bool // a table read is on its way, and may complete the mirror
 	readAt  time.Time
 	soon    bool // the table is to be read at the next rescan
-	dropped bool // events were dropped by the forwarder, and are not waiting here again
 
 	// Rows that are deleted and still were among Known, or may have been: since the last read
 	// was asked, and between that and the one before.

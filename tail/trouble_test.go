@@ -54,9 +54,10 @@ func (m *model) delete() {
 		d.phase = 1
 	case d.phase == 1 && (m.calm || !chance(m.r, m.plan.deleteFails)):
 		m.state.deleted(ids, d.n)
-		for _, rec := range d.recs {
-			// What a statement did not see is only known for as long as the log.
-			rec.again = rec.again || rec.epoch != m.epoch && !rec.deleted
+		for _, id := range ids {
+			if m.state.queue.rows[id] != nil {
+				failf("row %d is deleted, and kept", id)
+			}
 		}
 		d.phase = 2
 	case d.phase < 2:
@@ -64,8 +65,10 @@ func (m *model) delete() {
 		m.acked = append(d.recs, m.acked...)
 	default:
 		m.deletes = slices.Delete(m.deletes, i, i+1)
-		for _, id := range ids {
-			delete(m.known, id)
+		for _, rec := range d.recs {
+			delete(m.known, rec.ID)
+			// What a statement did not see is only known for as long as the log.
+			rec.again = rec.again || rec.epoch != m.epoch && !rec.deleted
 		}
 	}
 }
@@ -198,7 +201,14 @@ func (m *model) attach() {
 			m.write()
 		}
 	}
-	m.state.attach(m.now, m.takeXid())
+	fence := m.takeXid()
+	if m.plan.invisible == 0 {
+		fence = 0 // what is committed is visible
+		if chance(m.r, 0.5) {
+			m.logAt -= m.r.IntN(min(m.logAt+1, 4)) // it repeats itself
+		}
+	}
+	m.state.attach(m.now, fence)
 }
 
 func (m *model) detach() {
@@ -206,6 +216,9 @@ func (m *model) detach() {
 	m.call = nil
 	m.epoch++
 	m.state.detach(m.now)
+	if m.state.queue.waiting.n > 0 {
+		failf("rows wait without a log")
+	}
 	for _, rec := range m.rows {
 		if rec.acked && !m.known[rec.ID] {
 			rec.again = true
