@@ -79,7 +79,19 @@ func TestEngineRulesAreNeeded(t *testing.T) {
 		{"bound the parts", "settle.go", "e.kinds[OneKey]+e.kinds[OneRow] >= e.cfg.MaxParts", "false"},
 		{"bound the page", "ready.go", "min(e.cfg.PageEvents, e.cfg.MaxEvents-len(e.known), ", "min(e.cfg.PageEvents, "},
 		{"forget the parts of a lost lane", "ownership.go", "if part.Kind != WholeTopic && part.Lane == id {", "if part.Kind == WholeLane && part.Lane == id {"},
+		{"say that lanes were gained", "ready.go", "\te.gained = e.gained || w.gained\n", ""},
 		{"bound the undeleted", "ready.go", "|| e.undeleted >= max(e.cfg.MaxEvents/2, 1) {", "{"},
+	})
+}
+
+// TestMirrorHintsAreNeeded: the simulation with a mirror fails where a read does not say that
+// events were dropped.
+func TestMirrorHintsAreNeeded(t *testing.T) {
+	killMutants(t, "TestSimulationWithMirror", 1500, []mutation{
+		{"say that events were dropped", "engine.go", "\te.dropped = true\n\te.stats.Dropped++\n", "\te.stats.Dropped++\n"},
+		{"say that events were passed over", "engine.go", "\t\t} else {\n\t\t\te.dropped = true\n\t\t}\n", "\t\t}\n"},
+		{"say that a row may come back", "ready.go", "\te.dropped = e.dropped || w.part.Kind == OneRow // it was among Known\n", ""},
+		{"say it again after a failure", "engine.go", "\te.gained, e.dropped = true, true", "\te.gained = true"},
 	})
 }
 

@@ -27,6 +27,7 @@ type ledger struct {
 
 type ledgerLane struct {
 	ownership ownership
+	gained    bool // and not read since
 	run       []*source.Event
 	classes   map[int64]source.Class
 	undeleted []int64 // in the order of their acknowledgements
@@ -63,9 +64,16 @@ func (l *ledger) read(s *simulation, r *source.Read) {
 		failf("the read asks for %d events and %d bytes", r.Limit, r.Bytes)
 	}
 	for id := range l.lanes {
-		if (r.Lanes == nil || slices.Contains(r.Lanes, source.Lane(id))) && l.lanes[id].ownership != owned {
+		if r.Lanes != nil && !slices.Contains(r.Lanes, source.Lane(id)) {
+			continue
+		}
+		if l.lanes[id].ownership != owned {
 			failf("lane %d is read, which is not ours", id)
 		}
+		if l.lanes[id].gained && !r.Gained {
+			failf("lane %d is read for the first time, and the read does not say so", id)
+		}
+		l.lanes[id].gained = false
 	}
 	if !slices.IsSorted(r.Lanes) {
 		failf("the lanes %v are not in ascending order", r.Lanes)

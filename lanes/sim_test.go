@@ -171,6 +171,7 @@ func (s *simulation) begin() {
 
 func (s *simulation) gain(lane source.Lane) {
 	s.ledger.lanes[lane].ownership = owned
+	s.ledger.lanes[lane].gained = true
 	s.record('g', int64(lane))
 	s.engine.Gain(s.now, lane)
 	s.input = true
