@@ -34,11 +34,12 @@ func NewMirror(cfg Config, table Table) *Mirror {
 }
 
 // Attach says that a log starts: every transaction that commits from a point on will be
-// appended, and transactions at or above fence had not begun at that point. Fence 0 makes no
-// claim; a source that counts by cluster time gives that of the log's start. Until a table read
-// that was sent after Attach has a snapshot whose Xmin is at or above fence, the mirror is not
-// complete: a transaction that had committed before the point and was not visible yet, since it
-// waited for a synchronous standby, comes through neither.
+// appended, and transactions at or above fence had not begun at that point. A source that counts
+// by cluster time gives the first one that the log covers. Fence 0 says that every transaction that
+// had committed before the point was visible then. Until a table read that was sent after Attach has
+// a snapshot whose Xmin is at or above fence, the mirror is not complete: a transaction that had
+// committed before the point and was not visible yet, since it waited for a synchronous standby,
+// comes through neither.
 func (m *Mirror) Attach(fence uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
