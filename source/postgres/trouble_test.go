@@ -47,6 +47,26 @@ func TestC08DeadlockIsRetried(t *testing.T) {
 	}
 }
 
+// TestDeleteCountsItsRows: rows that are gone, or not visible yet, are no error and not counted.
+func TestDeleteCountsItsRows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outbox, "INSERT INTO outbox (topic) VALUES ('t'), ('t'), ('t')")
+	s := w.open()
+	writer := w.session()
+	run(t, writer, "BEGIN")
+	run(t, writer, "INSERT INTO outbox (topic) VALUES ('t')")
+	for _, want := range []int{2, 0} {
+		n, err := s.DeleteRows(t.Context(), []int64{1, 3, 4, 99}, func(uint64) {})
+		if err != nil || n != want {
+			t.Errorf("a delete found %d rows, want %d: %v", n, want, err)
+		}
+	}
+	run(t, writer, "COMMIT")
+	if n, err := s.DeleteRows(t.Context(), []int64{4}, func(uint64) {}); err != nil || n != 1 {
+		t.Errorf("a delete of a row that is visible at last found %d: %v", n, err)
+	}
+}
+
 // TestDeleteTellsItsTransaction: the xid is known while the delete still runs, and its end is
 // the delete's.
 func TestDeleteTellsItsTransaction(t *testing.T) {
