@@ -29,6 +29,14 @@ const (
 	undefinedDatabase    = "3D000"
 	undefinedTable       = "42P01"
 	insufficientRight    = "42501"
+	protocolViolation    = "08P01"
+	syntaxError          = "42601"
+	undefinedObject      = "42704"
+	readOnlyParameter    = "55P02"
+	objectInUse          = "55006"
+	notInState           = "55000" // "can no longer get changes from replication slot"
+	limitExceeded        = "53400" // "all replication slots are in use"
+	tooManyConnections   = "53300"
 )
 
 // sqlState returns the server's code for an error, or "".

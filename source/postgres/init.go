@@ -9,7 +9,8 @@ import (
 )
 
 // Statements returns what Init runs: it creates the outbox and the tables that the replicas
-// share, where they do not exist, and never drops or alters anything.
+// share, and the publication for the mode stream, where they do not exist, and never drops or
+// alters anything.
 func Statements(cfg Config) ([]string, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -43,6 +44,7 @@ func Statements(cfg Config) ([]string, error) {
 		// Who owns which lane. The number of rows is the lane count of this outbox.
 		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    lane integer PRIMARY KEY,\n    owner text,\n    epoch bigint NOT NULL DEFAULT 0,\n    since timestamptz NOT NULL DEFAULT clock_timestamp()\n) WITH (fillfactor = 50)", shares),
 		fmt.Sprintf("INSERT INTO %[1]s (lane) SELECT generate_series(0, %[2]d) WHERE NOT EXISTS (SELECT FROM %[1]s) ON CONFLICT DO NOTHING", shares, cfg.Lanes-1),
+		publicationSQL(cfg),
 	), nil
 }
 
@@ -77,7 +79,15 @@ func Init(ctx context.Context, cfg Config) error {
 			if exists && strings.HasPrefix(sql, "CREATE SCHEMA") {
 				continue // it would ask for a right that nothing else needs
 			}
-			if _, err := tx.Exec(ctx, sql); err != nil {
+			err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, sql)
+				return err
+			})
+			if err != nil && sql == publicationSQL(cfg) && !cfg.Stream && sqlState(err) != "" {
+				cfg.Logger.Info("the publication was not created, which only the mode stream needs", "publication", cfg.Publication, "err", plain(err))
+				continue
+			}
+			if err != nil {
 				return fmt.Errorf("running %.60q: %w", sql, err)
 			}
 		}

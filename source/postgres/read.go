@@ -152,10 +152,8 @@ func (d *decoder) event(row [][]byte) *source.Event {
 	if key != nil {
 		n := copy(data, key)
 		ev.Key = data[:n:n]
-		ev.Lane = lanes.LaneOf(ev.Key, d.table.lanes)
-	} else {
-		ev.Lane = lanes.LaneOfRow(ev.ID, d.table.lanes)
 	}
+	ev.Lane = laneOf(row, d.table.lanes)
 	if payload != nil {
 		ev.Payload = data[len(key):]
 		copy(ev.Payload, payload)
@@ -167,6 +165,14 @@ func (d *decoder) event(row [][]byte) *source.Event {
 		ev.Created = timestamp(int64(binary.BigEndian.Uint64(c)))
 	}
 	return ev
+}
+
+// laneOf is the lane of a row in a store of n lanes.
+func laneOf(row [][]byte, n int) source.Lane {
+	if key := row[colKey]; key != nil {
+		return lanes.LaneOf(key, n)
+	}
+	return lanes.LaneOfRow(int64(binary.BigEndian.Uint64(row[colID])), n)
 }
 
 // maxTopics bounds the topic names that are kept to be shared by events.
@@ -184,9 +190,11 @@ func (d *decoder) topic(b []byte) string {
 	return topic
 }
 
+// epoch is 2000-01-01, the server's own, in seconds since 1970.
+const epoch = 946684800
+
 // timestamp converts microseconds since 2000 to a time; infinities become the zero time.
 func timestamp(micros int64) time.Time {
-	const epoch = 946684800 // 2000-01-01 in seconds since 1970
 	if micros == 1<<63-1 || micros == -1<<63 {
 		return time.Time{}
 	}

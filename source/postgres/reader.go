@@ -1,0 +1,274 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outbox-forwarder/forwarder/source"
+)
+
+// chunk is what the log brought next: events of one committed transaction, in order, or only a
+// position.
+type chunk struct {
+	xid    uint64
+	events []*source.Event
+	// skipped says that rows of the transaction were left out, whose lanes nobody wants.
+	skipped bool
+	// end is where the transaction ends, with its last chunk, or how far the log has nothing
+	// for us; 0 otherwise.
+	end pglogrepl.LSN
+}
+
+const (
+	// chunkEvents and chunkBytes bound a chunk, one event beyond.
+	chunkEvents = 512
+	chunkBytes  = 1 << 20
+	// chunksAhead is how many chunks are decoded ahead of who takes them.
+	chunksAhead = 4
+)
+
+// logReader reads the log from a connection and hands on what it says about the outbox. Its
+// run is the only goroutine that uses the connection.
+type logReader struct {
+	repl    *replication
+	parser  parser
+	decoder decoder
+	out     chan<- chunk
+	// resolve looks a table of the log up: nil for one that is not the outbox.
+	resolve func(ctx context.Context, rel relationMessage) (*layout, error)
+	// wants says whether rows of a lane are wanted; nil wants all.
+	wants func(source.Lane) bool
+	// messages turns logical messages into events; nil ignores them.
+	messages func(logicalMessage) *source.Event
+	// confirmed is up to where the server may forget its log; nil is all that was received.
+	confirmed func() pglogrepl.LSN
+	// positions asks for chunks that bring only a position.
+	positions bool
+	// near is a transaction id not far from those to come.
+	near uint64
+	note func(what string, args ...any) // logs what is left out
+
+	layouts map[uint32]*layout
+	current chunk
+	size    int
+	due     time.Time // when the server is to hear of us
+	heard   time.Time // when it was heard last
+
+	received atomic.Uint64 // pglogrepl.LSN
+	lastByte atomic.Int64  // unix nanoseconds
+}
+
+// run reads until ctx is done or the connection is lost. It never returns nil.
+func (r *logReader) run(ctx context.Context) error {
+	r.layouts = make(map[uint32]*layout)
+	stop := context.AfterFunc(ctx, func() { _ = r.repl.network().SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	r.hear(time.Now())
+	for ctx.Err() == nil {
+		now := time.Now()
+		if !now.Before(r.due) {
+			if silent := now.Sub(r.heard); silent > r.repl.silence {
+				return fmt.Errorf("the server has said nothing for %v: the connection is taken for dead", silent.Round(time.Millisecond))
+			}
+			if err := r.confirm(now, true); err != nil {
+				return err
+			}
+			continue // the deadline was set anew: ctx may have ended before
+		}
+		data, err := r.repl.receive()
+		if err == errNothing { //nolint:errorlint // it is never wrapped
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		r.hear(now)
+		if err := r.take(ctx, data); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (r *logReader) hear(now time.Time) {
+	r.heard = now
+	r.lastByte.Store(now.UnixNano())
+}
+
+// confirm tells the server where we are, and sets the time of the next.
+func (r *logReader) confirm(now time.Time, answer bool) error {
+	received := pglogrepl.LSN(r.received.Load())
+	done := received
+	if r.confirmed != nil {
+		done = r.confirmed()
+	}
+	if err := r.repl.confirm(received, done, answer); err != nil {
+		return err
+	}
+	r.due = now.Add(r.repl.interval)
+	return r.repl.network().SetReadDeadline(r.due)
+}
+
+// take handles one message of the replication protocol.
+func (r *logReader) take(ctx context.Context, data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	switch data[0] {
+	case pglogrepl.XLogDataByteID:
+		log, err := pglogrepl.ParseXLogData(data[1:])
+		if err != nil {
+			return fmt.Errorf("reading the log: %w", err)
+		}
+		return r.change(ctx, log.WALStart, log.WALData)
+	case pglogrepl.PrimaryKeepaliveMessageByteID:
+		alive, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
+		if err != nil {
+			return fmt.Errorf("reading a keep-alive: %w", err)
+		}
+		if r.current.xid == 0 { // between transactions
+			if err := r.reach(ctx, alive.ServerWALEnd); err != nil {
+				return err
+			}
+		}
+		if alive.ReplyRequested {
+			return r.confirm(time.Now(), false)
+		}
+		return nil
+	}
+	return fmt.Errorf("reading the log: unknown message %q", data[0])
+}
+
+// reach notes a position before which the log has nothing more for us.
+func (r *logReader) reach(ctx context.Context, position pglogrepl.LSN) error {
+	if position <= pglogrepl.LSN(r.received.Load()) {
+		return nil
+	}
+	r.received.Store(uint64(position))
+	if !r.positions {
+		return nil
+	}
+	return r.hand(ctx, chunk{end: position})
+}
+
+// change handles one message of the plugin.
+func (r *logReader) change(ctx context.Context, at pglogrepl.LSN, data []byte) error {
+	message, err := r.parser.parse(data)
+	if err != nil {
+		return fmt.Errorf("reading the log at %s: %w", at, err)
+	}
+	switch m := message.(type) {
+	case beginMessage:
+		r.near = extendXid(m.xid, r.near)
+		r.current = chunk{xid: r.near}
+	case *insertMessage:
+		if err := r.row(m); err != nil {
+			return fmt.Errorf("reading the log at %s: %w", at, err)
+		}
+		return r.flushFull(ctx)
+	case commitMessage:
+		return r.commit(ctx, m)
+	case relationMessage:
+		l, err := r.resolve(ctx, m)
+		if err != nil {
+			return err
+		}
+		r.layouts[m.id] = l
+	case logicalMessage:
+		if r.messages == nil {
+			return nil
+		}
+		if ev := r.messages(m); ev != nil {
+			r.add(ev)
+		}
+		return r.flushFull(ctx)
+	case truncateMessage:
+		for _, id := range m.relations {
+			if r.layouts[id] != nil {
+				r.note("the outbox was truncated: rows that were not read before are gone", "lsn", at.String())
+			}
+		}
+	case changeMessage:
+		if r.layouts[m.relation] != nil {
+			r.note("the publication sends updates or deletes of the outbox, which are no events: publish only inserts", "lsn", at.String())
+		}
+	}
+	return nil
+}
+
+// row adds an inserted row, if it is the outbox's and its lane is wanted.
+func (r *logReader) row(m *insertMessage) error {
+	l, known := r.layouts[m.relation]
+	if !known {
+		return fmt.Errorf("a row of table %d, which was not described", m.relation)
+	}
+	if l == nil {
+		return nil
+	}
+	row, err := l.read(m.values)
+	if err != nil {
+		return err
+	}
+	if r.wants != nil && !r.wants(laneOf(row, r.decoder.table.lanes)) {
+		r.current.skipped = true
+		return nil
+	}
+	r.add(r.decoder.event(row))
+	return nil
+}
+
+func (r *logReader) add(ev *source.Event) {
+	r.current.events = append(r.current.events, ev)
+	r.size += ev.Size()
+}
+
+func (r *logReader) flushFull(ctx context.Context) error {
+	if len(r.current.events) < chunkEvents && r.size < chunkBytes {
+		return nil
+	}
+	full := r.current
+	r.current = chunk{xid: full.xid}
+	r.size = 0
+	return r.hand(ctx, full)
+}
+
+func (r *logReader) commit(ctx context.Context, m commitMessage) error {
+	last := r.current
+	r.current, r.size = chunk{}, 0
+	last.end = m.end
+	r.received.Store(uint64(m.end))
+	if len(last.events) == 0 && !last.skipped && !r.positions {
+		return nil
+	}
+	return r.hand(ctx, last)
+}
+
+// hand gives a chunk to who takes them. While that one is busy the server is told on that we
+// are there.
+func (r *logReader) hand(ctx context.Context, c chunk) error {
+	select {
+	case r.out <- c:
+		return nil
+	default:
+	}
+	defer func() { r.hear(time.Now()) }() // nobody listened
+	for {
+		timer := time.NewTimer(time.Until(r.due))
+		select {
+		case r.out <- c:
+			timer.Stop()
+			return nil
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+			if err := r.confirm(time.Now(), true); err != nil {
+				return err
+			}
+		}
+	}
+}
