@@ -30,8 +30,8 @@ type layout struct {
 
 // newLayout finds the columns by name. base returns the type under a domain. A column that is
 // missing or of a type that is none for it is a brokenError.
-func newLayout(columns Columns, rel relationMessage, base func(oid uint32) (uint32, error), zone *time.Location) (*layout, error) {
-	l := &layout{columns: len(rel.columns), zone: zone}
+func newLayout(columns Columns, rel relationMessage, base func(oid uint32) (uint32, error)) (*layout, error) {
+	l := &layout{columns: len(rel.columns), zone: time.UTC}
 	for i, col := range columns.list() {
 		l.at[i] = -1
 		if col.name == "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -102,6 +103,15 @@ func (r *replication) value(ctx context.Context, sql string) (string, error) {
 	return string(results[0].Rows[0][0]), nil
 }
 
+// xid returns a transaction id that is assigned now, to a transaction of its own.
+func (r *replication) xid(ctx context.Context) (uint64, error) {
+	text, err := r.value(ctx, "SELECT pg_catalog.pg_current_xact_id()")
+	if err != nil {
+		return 0, fmt.Errorf("taking a transaction id: %w", err)
+	}
+	return strconv.ParseUint(text, 10, 64)
+}
+
 // slotKind says how a slot is made.
 type slotKind struct {
 	temporary, failover bool
@@ -192,8 +202,16 @@ func (r *replication) network() net.Conn { return r.conn.Conn() }
 // closeLimit bounds how long the end of a connection is waited for.
 const closeLimit = 2 * time.Second
 
-// close ends the connection, with its temporary slot. A command that waits is cancelled.
+// close ends the connection, and waits until the server has let go of the slot. A command that
+// waits was cancelled with its context.
 func (r *replication) close() {
+	if !r.conn.IsClosed() {
+		_ = r.network().SetDeadline(time.Now().Add(closeLimit))
+		r.conn.Frontend().Send(&pgproto3.Terminate{})
+		if r.conn.Frontend().Flush() == nil {
+			_, _ = io.Copy(io.Discard, r.network()) // what was on its way, up to the end
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
 	_ = r.conn.Close(ctx) // nothing is left to be lost

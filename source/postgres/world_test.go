@@ -57,7 +57,8 @@ func newWorld(t testing.TB, statements ...string) *world {
 	return w
 }
 
-// beside makes the tables beside the outbox of a configuration, and not the outbox.
+// beside makes the tables beside the outbox of a configuration, and neither the outbox nor its
+// publication.
 func (w *world) beside(cfg Config) {
 	w.t.Helper()
 	list, err := Statements(cfg)
@@ -66,10 +67,16 @@ func (w *world) beside(cfg Config) {
 	}
 	own := "CREATE TABLE IF NOT EXISTS " + cfg.withDefaults().table().sql() + " ("
 	for _, sql := range list {
-		if !strings.HasPrefix(sql, own) {
+		if !strings.HasPrefix(sql, own) && sql != publicationSQL(cfg.withDefaults()) {
 			w.exec(sql)
 		}
 	}
+}
+
+// publish makes the publication of the outbox.
+func (w *world) publish(change ...func(*Config)) {
+	w.t.Helper()
+	w.exec(publicationSQL(w.config(change...).withDefaults()))
 }
 
 func worldAt(t testing.TB, url string, statements ...string) *world {

@@ -21,7 +21,9 @@ const startLimit = 15 * time.Minute
 // PostgresConfig is how the shared PostgreSQL is set up: it outlives no crash of the
 // machine, so it does not wait for the disk.
 func PostgresConfig() servers.PostgresConfig {
-	return servers.PostgresConfig{Settings: map[string]string{"fsync": "off"}}
+	return servers.PostgresConfig{Settings: map[string]string{
+		"fsync": "off", "max_prepared_transactions": "20", "max_replication_slots": "50", "max_wal_senders": "50",
+	}}
 }
 
 // shared is a server that the first caller starts. A start that went wrong is not tried
