@@ -48,7 +48,14 @@ func (w *world) tap(change ...func(*Config)) *tap {
 		w.t.Fatal(err)
 	}
 	tp := &tap{t: w.t, src: src, chunks: make(chan chunk, 1000), ended: make(chan error, 1)}
-	tp.reader = l.newReader(repl, point, near, tp.chunks)
+	tp.reader = l.newReader(repl, point, near, func(ctx context.Context, c chunk) error {
+		select {
+		case tp.chunks <- c:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { tp.ended <- tp.reader.run(ctx) }()
 	w.t.Cleanup(func() {

@@ -216,11 +216,11 @@ func (l *link) watch(ctx context.Context, slot string) error {
 }
 
 // newReader returns the reader of the log that begins at a point, for everything of the outbox.
-func (l *link) newReader(repl *replication, point pglogrepl.LSN, near uint64, out chan<- chunk) *logReader {
+func (l *link) newReader(repl *replication, point pglogrepl.LSN, near uint64, deliver func(context.Context, chunk) error) *logReader {
 	r := &logReader{
 		repl:    repl,
 		decoder: decoder{table: l.src.stmts.Load().table, topics: make(map[string]string)},
-		out:     out,
+		deliver: deliver,
 		resolve: l.src.resolve,
 		near:    near,
 		note: func(what string, args ...any) {

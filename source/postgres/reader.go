@@ -3,10 +3,12 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/outbox-forwarder/forwarder/source"
 )
@@ -27,17 +29,17 @@ const (
 	// chunkEvents and chunkBytes bound a chunk, one event beyond.
 	chunkEvents = 512
 	chunkBytes  = 1 << 20
-	// chunksAhead is how many chunks are decoded ahead of who takes them.
-	chunksAhead = 4
 )
 
-// logReader reads the log from a connection and hands on what it says about the outbox. Its
-// run is the only goroutine that uses the connection.
+// logReader reads the log from a connection and hands on what it says about the outbox. One
+// goroutine reads and decodes, and another one tells the server where we are, whatever the
+// first one is busy with.
 type logReader struct {
 	repl    *replication
 	parser  parser
 	decoder decoder
-	out     chan<- chunk
+	// deliver takes a chunk. It may block for as long as it likes, and is called in order.
+	deliver func(context.Context, chunk) error
 	// resolve looks a table of the log up: nil for one that is not the outbox.
 	resolve func(ctx context.Context, rel relationMessage) (*layout, error)
 	// wants says whether rows of a lane are wanted; nil wants all.
@@ -55,62 +57,76 @@ type logReader struct {
 	layouts map[uint32]*layout
 	current chunk
 	size    int
-	due     time.Time // when the server is to hear of us
-	heard   time.Time // when it was heard last
 
 	received atomic.Uint64 // pglogrepl.LSN
-	lastByte atomic.Int64  // unix nanoseconds
+	lastByte atomic.Int64  // when the server was heard last, in unix nanoseconds
+	busy     atomic.Bool   // nobody listens
+
+	writing sync.Mutex // one message at a time
 }
 
 // run reads until ctx is done or the connection is lost. It never returns nil.
 func (r *logReader) run(ctx context.Context) error {
 	r.layouts = make(map[uint32]*layout)
+	r.lastByte.Store(time.Now().UnixNano())
+	work, ctx := errgroup.WithContext(ctx)
+	work.Go(func() error { return r.listen(ctx) })
+	work.Go(func() error { return r.beat(ctx) })
+	return work.Wait()
+}
+
+// listen takes one message after the other.
+func (r *logReader) listen(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = r.repl.network().SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	r.hear(time.Now())
-	for ctx.Err() == nil {
-		now := time.Now()
-		if !now.Before(r.due) {
-			if silent := now.Sub(r.heard); silent > r.repl.silence {
-				return fmt.Errorf("the server has said nothing for %v: the connection is taken for dead", silent.Round(time.Millisecond))
-			}
-			if err := r.confirm(now, true); err != nil {
-				return err
-			}
-			continue // the deadline was set anew: ctx may have ended before
-		}
+	for {
 		data, err := r.repl.receive()
-		if err == errNothing { //nolint:errorlint // it is never wrapped
-			continue
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if err != nil {
 			return err
 		}
-		r.hear(now)
+		r.lastByte.Store(time.Now().UnixNano())
 		if err := r.take(ctx, data); err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
 }
 
-func (r *logReader) hear(now time.Time) {
-	r.heard = now
-	r.lastByte.Store(now.UnixNano())
+// beat tells the server where we are, and asks it to answer: a server that says nothing is taken
+// for dead.
+func (r *logReader) beat(ctx context.Context) error {
+	ticker := time.NewTicker(r.repl.interval)
+	defer ticker.Stop()
+	for {
+		if r.busy.Load() {
+			r.lastByte.Store(time.Now().UnixNano())
+		}
+		if silent := time.Since(time.Unix(0, r.lastByte.Load())); silent > r.repl.silence {
+			return fmt.Errorf("the server has said nothing for %v: the connection is taken for dead", silent.Round(time.Millisecond))
+		}
+		if err := r.confirm(true); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
 }
 
-// confirm tells the server where we are, and sets the time of the next.
-func (r *logReader) confirm(now time.Time, answer bool) error {
+// confirm tells the server where we are.
+func (r *logReader) confirm(answer bool) error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	received := pglogrepl.LSN(r.received.Load())
 	done := received
 	if r.confirmed != nil {
 		done = r.confirmed()
 	}
-	if err := r.repl.confirm(received, done, answer); err != nil {
-		return err
-	}
-	r.due = now.Add(r.repl.interval)
-	return r.repl.network().SetReadDeadline(r.due)
+	return r.repl.confirm(received, done, answer)
 }
 
 // take handles one message of the replication protocol.
@@ -136,7 +152,7 @@ func (r *logReader) take(ctx context.Context, data []byte) error {
 			}
 		}
 		if alive.ReplyRequested {
-			return r.confirm(time.Now(), false)
+			return r.confirm(false)
 		}
 		return nil
 	}
@@ -247,28 +263,11 @@ func (r *logReader) commit(ctx context.Context, m commitMessage) error {
 	return r.hand(ctx, last)
 }
 
-// hand gives a chunk to who takes them. While that one is busy the server is told on that we
-// are there.
+// hand gives a chunk to who takes them.
 func (r *logReader) hand(ctx context.Context, c chunk) error {
-	select {
-	case r.out <- c:
-		return nil
-	default:
-	}
-	defer func() { r.hear(time.Now()) }() // nobody listened
-	for {
-		timer := time.NewTimer(time.Until(r.due))
-		select {
-		case r.out <- c:
-			timer.Stop()
-			return nil
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
-			if err := r.confirm(time.Now(), true); err != nil {
-				return err
-			}
-		}
-	}
+	r.busy.Store(true)
+	err := r.deliver(ctx, c)
+	r.lastByte.Store(time.Now().UnixNano())
+	r.busy.Store(false)
+	return err
 }

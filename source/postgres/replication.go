@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// replication is a connection on which the server sends its log. One goroutine uses it.
+// replication is a connection on which the server sends its log. While it does, one goroutine
+// may receive and another one confirm.
 type replication struct {
 	conn *pgconn.PgConn
 	// interval is how often the server is told a position, and silence how long it may say
@@ -172,17 +172,11 @@ func (r *replication) confirm(received, done pglogrepl.LSN, answer bool) error {
 	return nil
 }
 
-// errNothing says that no message came up to the deadline.
-var errNothing = errors.New("no message")
-
-// receive returns the next message, which is good until the next call. The read deadline of the
-// connection bounds it.
+// receive returns the next message, which is good until the next call. A deadline of the
+// connection ends it.
 func (r *replication) receive() ([]byte, error) {
 	message, err := r.conn.ReceiveMessage(context.Background())
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, errNothing
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("receiving the log: %w", err)
 	}
 	switch m := message.(type) {

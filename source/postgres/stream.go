@@ -115,24 +115,13 @@ func (s *Stream) follow(ctx context.Context) error {
 	if err := repl.start(ctx, slot, s.cfg.Publication, point, false); err != nil {
 		return err
 	}
-	chunks := make(chan chunk, chunksAhead)
-	reader := s.link.newReader(repl, point, fence, chunks)
+	reader := s.link.newReader(repl, point, fence, func(ctx context.Context, c chunk) error {
+		return s.mirror.Append(ctx, c.xid, c.events, c.skipped)
+	})
 	reader.wants = s.mirror.Wants
 	s.link.gained(reader, slot)
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error { return reader.run(ctx) })
 	work.Go(func() error { return s.link.watch(ctx, slot) })
-	work.Go(func() error {
-		for {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case c := <-chunks:
-				if err := s.mirror.Append(ctx, c.xid, c.events, c.skipped); err != nil {
-					return err
-				}
-			}
-		}
-	})
 	return work.Wait()
 }

@@ -75,7 +75,7 @@ func (w *world) streamTo(sink *recorder, tune lanes.Config, change ...func(*Conf
 // live waits until reads are answered from the log.
 func (st *streaming) live() {
 	st.t.Helper()
-	eventually(st.t, "the log is streamed", func() bool { return st.Stats().Streaming })
+	eventually(st.t, "the log is streamed", func() bool { return st.Stats().Complete })
 }
 
 // bench is a table of counters: a writer that takes a key's next number serialises on it, and
