@@ -187,7 +187,7 @@ func (l *link) watchCreation(ctx context.Context, pid uint32) {
 }
 
 // checkEvery is how often it is looked whether the log still tells of the outbox.
-const checkEvery = 20 * time.Second
+const checkEvery = 10 * time.Second
 
 // watch ends with an error when the log does not tell of every row any more.
 func (l *link) watch(ctx context.Context, slot string) error {

@@ -138,6 +138,9 @@ func (r *replication) createSlot(ctx context.Context, slot string, kind slotKind
 // slotSQL quotes a slot's name. The replication commands know no other way to quote.
 func slotSQL(slot string) string { return `"` + strings.ReplaceAll(slot, `"`, `""`) + `"` }
 
+// startLimit bounds the start, which the server answers before it looks at its log.
+const startLimit = 10 * time.Second
+
 // start begins to receive the log of a publication. messages asks for logical messages too.
 func (r *replication) start(ctx context.Context, slot, publication string, from pglogrepl.LSN, messages bool) error {
 	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
@@ -149,6 +152,8 @@ func (r *replication) start(ctx context.Context, slot, publication string, from 
 	if messages {
 		args = append(args, "messages 'true'")
 	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
 	err := pglogrepl.StartReplication(ctx, r.conn, slotSQL(slot), from, pglogrepl.StartReplicationOptions{
 		Mode: pglogrepl.LogicalReplication, PluginArgs: args,
 	})

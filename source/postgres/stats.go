@@ -19,7 +19,7 @@ type LinkStats struct {
 	Received pglogrepl.LSN
 	// LastByte is when the server was last heard; the zero time while it does not stream.
 	LastByte time.Time
-	// Slot is up to 20 s old.
+	// Slot is up to 10 s old.
 	Slot SlotLag
 }
 

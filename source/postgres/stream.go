@@ -111,10 +111,10 @@ func (s *Stream) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.mirror.Attach(fence)
 	if err := repl.start(ctx, slot, s.cfg.Publication, point, false); err != nil {
 		return err
 	}
+	s.mirror.Attach(fence)
 	reader := s.link.newReader(repl, point, fence, func(ctx context.Context, c chunk) error {
 		return s.mirror.Append(ctx, c.xid, c.events, c.skipped)
 	})
