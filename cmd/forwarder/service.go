@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-forwarder/forwarder/internal/repeat"
 	"github.com/outbox-forwarder/forwarder/lanes"
 	"github.com/outbox-forwarder/forwarder/sink"
+	"github.com/outbox-forwarder/forwarder/source"
 	"github.com/outbox-forwarder/forwarder/source/postgres"
 )
 
@@ -133,13 +134,13 @@ func hostName() string {
 // openSource connects to the database. It waits for one that cannot be reached, and returns
 // nil without an error when ctx ends meanwhile.
 func (s *service) openSource(ctx context.Context) (*postgres.Source, error) {
-	var source *postgres.Source
+	var outbox *postgres.Source
 	err := s.persist(ctx, "PostgreSQL", func() (retry bool, err error) {
-		source, err = postgres.Open(ctx, postgresConfig(s.cfg, s.log))
-		var setup *postgres.SetupError
+		outbox, err = postgres.Open(ctx, postgresConfig(s.cfg, s.log))
+		var setup *source.SetupError
 		return !errors.As(err, &setup), err
 	})
-	return source, setupProblems(err)
+	return outbox, setupProblems(err)
 }
 
 // openSink connects to the cluster, as openSource does.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/outbox-forwarder/forwarder/internal/admin"
 	"github.com/outbox-forwarder/forwarder/internal/config"
-	"github.com/outbox-forwarder/forwarder/source/postgres"
+	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // watchEvery is the pause of status --watch.
@@ -34,7 +34,7 @@ in them, and what each says of itself. It works from any machine, and counts no 
 		if err != nil {
 			return err
 		}
-		return p.overviews(cmd.Context(), cfg, *watch, func(o *postgres.Overview) error {
+		return p.overviews(cmd.Context(), cfg, *watch, func(o *source.Overview) error {
 			if *asJSON {
 				return json.NewEncoder(p.stdout).Encode(o)
 			}
@@ -57,7 +57,7 @@ grows with every change of owner. Lanes that changed together are shown together
 		if err != nil {
 			return err
 		}
-		return p.overviews(cmd.Context(), cfg, false, func(o *postgres.Overview) error {
+		return p.overviews(cmd.Context(), cfg, false, func(o *source.Overview) error {
 			if !*asJSON {
 				return writeLanes(p.stdout, o, time.Now())
 			}
@@ -91,7 +91,7 @@ and take none until it is restarted. Nothing is repeated.`,
 }
 
 // overviews shows an overview once, or again and again until ctx is done.
-func (p *program) overviews(ctx context.Context, cfg config.Config, watch bool, show func(*postgres.Overview) error) error {
+func (p *program) overviews(ctx context.Context, cfg config.Config, watch bool, show func(*source.Overview) error) error {
 	for {
 		o, err := p.actions.overview(ctx, cfg)
 		switch {
@@ -112,7 +112,7 @@ func (p *program) overviews(ctx context.Context, cfg config.Config, watch bool, 
 }
 
 // writeStatus prints an overview for people.
-func writeStatus(out io.Writer, o *postgres.Overview, now time.Time) error {
+func writeStatus(out io.Writer, o *source.Overview, now time.Time) error {
 	fmt.Fprintf(out, "%s: %s waiting, oldest %s; %d lanes, %d without owner; %d members\n",
 		o.Table, rowsText(o.Backlog), oldestText(o.Backlog, now), o.Lanes, o.Unowned, len(o.Members))
 	if len(o.Members) == 0 {
@@ -152,14 +152,14 @@ func writeStatus(out io.Writer, o *postgres.Overview, now time.Time) error {
 	return nil
 }
 
-func rowsText(b postgres.Backlog) string {
+func rowsText(b source.Backlog) string {
 	if b.More {
 		return strconv.Itoa(b.Rows) + "+"
 	}
 	return strconv.Itoa(b.Rows)
 }
 
-func oldestText(b postgres.Backlog, now time.Time) string {
+func oldestText(b source.Backlog, now time.Time) string {
 	if b.Oldest == nil {
 		return "-"
 	}
@@ -167,7 +167,7 @@ func oldestText(b postgres.Backlog, now time.Time) string {
 }
 
 // writeLanes prints the lanes, those that changed together on one line.
-func writeLanes(out io.Writer, o *postgres.Overview, now time.Time) error {
+func writeLanes(out io.Writer, o *source.Overview, now time.Time) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "LANES\tOWNER\tEPOCH\tFOR")
 	for i := 0; i < len(o.Leases); {

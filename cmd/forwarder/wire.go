@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-forwarder/forwarder/internal/config"
 	"github.com/outbox-forwarder/forwarder/internal/demo"
 	"github.com/outbox-forwarder/forwarder/sink"
+	"github.com/outbox-forwarder/forwarder/source"
 	"github.com/outbox-forwarder/forwarder/source/postgres"
 )
 
@@ -26,7 +27,7 @@ type actions struct {
 	demo      func(ctx context.Context, cfg config.Config, options demoOptions, out io.Writer) error
 	parked    func(ctx context.Context, cfg config.Config, retry bool, out io.Writer) error
 	retire    func(ctx context.Context, cfg config.Config, out io.Writer) error
-	overview  func(ctx context.Context, cfg config.Config) (*postgres.Overview, error)
+	overview  func(ctx context.Context, cfg config.Config) (*source.Overview, error)
 }
 
 var wired = actions{run: runForwarder, initStore: initStore, demo: runDemo, parked: listParked, retire: retire, overview: readOverview}
@@ -116,7 +117,7 @@ func retire(ctx context.Context, cfg config.Config, out io.Writer) error {
 	return err
 }
 
-func readOverview(ctx context.Context, cfg config.Config) (*postgres.Overview, error) {
+func readOverview(ctx context.Context, cfg config.Config) (*source.Overview, error) {
 	o, err := postgres.ReadOverview(ctx, postgresConfig(cfg, slog.New(slog.DiscardHandler)))
 	return o, setupProblems(err)
 }
@@ -159,7 +160,7 @@ func (e *setupError) Unwrap() error { return e.Problems }
 
 // setupProblems turns what the database lacks into problems of the configuration.
 func setupProblems(err error) error {
-	var setup *postgres.SetupError
+	var setup *source.SetupError
 	if !errors.As(err, &setup) {
 		return err
 	}

@@ -4,16 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outbox-forwarder/forwarder/source"
 )
-
-// SetupError says that the database can be reached and cannot serve as it is: every problem
-// found, each with its fix. Trying again does not help.
-type SetupError struct{ Problems []string }
-
-func (e *SetupError) Error() string { return strings.Join(e.Problems, "\n") }
 
 // The SQLSTATEs that are told apart.
 const (
@@ -52,9 +47,9 @@ func sqlState(err error) string {
 func asSetup(err error) error {
 	switch sqlState(err) {
 	case invalidPassword, invalidAuthorization:
-		return &SetupError{[]string{fmt.Sprintf("PostgreSQL refuses the login: %v: check the user and the password in source.postgres.url", plain(err))}}
+		return &source.SetupError{Problems: []string{fmt.Sprintf("PostgreSQL refuses the login: %v: check the user and the password in source.postgres.url", plain(err))}}
 	case undefinedDatabase:
-		return &SetupError{[]string{fmt.Sprintf("%v: check the database name in source.postgres.url", plain(err))}}
+		return &source.SetupError{Problems: []string{fmt.Sprintf("%v: check the database name in source.postgres.url", plain(err))}}
 	}
 	return err
 }

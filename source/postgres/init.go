@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // Statements returns what Init runs: it creates the outbox and the tables that the replicas
@@ -95,7 +97,7 @@ func Init(ctx context.Context, cfg Config) error {
 	})
 	switch {
 	case sqlState(err) == insufficientRight:
-		return &SetupError{[]string{fmt.Sprintf("the tables cannot be created: %s: let a role that owns schema %s run the statements of `forwarder init --print`", plain(err), n.schema)}}
+		return &source.SetupError{Problems: []string{fmt.Sprintf("the tables cannot be created: %s: let a role that owns schema %s run the statements of `forwarder init --print`", plain(err), n.schema)}}
 	case err != nil:
 		return fmt.Errorf("creating the tables: %w", err)
 	}

@@ -207,7 +207,7 @@ func TestInitLeavesWhatIsThere(t *testing.T) {
 	// A table that cannot serve is told, and left alone.
 	w.exec("ALTER TABLE outbox DROP COLUMN topic")
 	err := Init(t.Context(), cfg)
-	var setup *SetupError
+	var setup *source.SetupError
 	if !errors.As(err, &setup) {
 		t.Fatalf("not a SetupError: %v", err)
 	}
@@ -227,7 +227,7 @@ func TestInitWithoutRights(t *testing.T) {
 		cfg := Config{URL: login, Schema: schema}
 		before := w.schema()
 		err := Init(t.Context(), cfg)
-		var setup *SetupError
+		var setup *source.SetupError
 		if !errors.As(err, &setup) {
 			t.Errorf("%s: not a SetupError: %v", schema, err)
 			continue

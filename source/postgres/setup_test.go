@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
+	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // TestC43RightsAndShape: what the database lacks is told at start, all of it at once and each
@@ -157,7 +158,7 @@ func TestC42Standby(t *testing.T) {
 	// A primary that became a standby: reading works, deleting is tried again.
 	eventually(t, "reads go on", func() bool { _, err := s.Read(t.Context(), everything()); return err == nil })
 	err := s.Delete(t.Context(), []int64{1}, func(uint64) {})
-	var setup *SetupError
+	var setup *source.SetupError
 	if err == nil || errors.As(err, &setup) || sqlState(err) != "25006" {
 		t.Errorf("deleting on a standby: %v", err)
 	}
@@ -214,7 +215,7 @@ func TestLoginProblems(t *testing.T) {
 		for call, do := range calls {
 			t.Run(c.name+"/"+call, func(t *testing.T) {
 				err := do(t, w.config(func(cfg *Config) { cfg.URL = c.url }))
-				var setup *SetupError
+				var setup *source.SetupError
 				if !errors.As(err, &setup) {
 					t.Fatalf("not a SetupError: %v", err)
 				}
@@ -239,7 +240,7 @@ func TestLoginProblems(t *testing.T) {
 		for call, do := range calls {
 			t.Run(name+"/"+call, func(t *testing.T) {
 				err := do(t, w.config(func(cfg *Config) { cfg.URL = target }))
-				var setup *SetupError
+				var setup *source.SetupError
 				if err == nil || errors.As(err, &setup) {
 					t.Fatalf("not an error to be tried again: %v", err)
 				}
@@ -292,7 +293,7 @@ func TestUnreadableURLShowsNoSecret(t *testing.T) {
 	} {
 		for call, do := range calls {
 			err := do(t, Config{URL: text})
-			var setup *SetupError
+			var setup *source.SetupError
 			if !errors.As(err, &setup) {
 				t.Errorf("%s %q: not a SetupError: %v", call, text, err)
 				continue

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-forwarder/forwarder/lanes"
+	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // Source reads and deletes the rows of one outbox. Its methods are safe for concurrent use,
@@ -35,7 +36,7 @@ const applicationName = "outbox-forwarder"
 // maxConns is for one reader, two deleters, and what looks at the table now and then.
 const maxConns = 5
 
-// Open connects to the database and checks the outbox. A SetupError lists what no retry
+// Open connects to the database and checks the outbox. A source.SetupError lists what no retry
 // mends; any other error may pass.
 func Open(ctx context.Context, cfg Config) (*Source, error) {
 	cfg = cfg.withDefaults()
@@ -44,7 +45,7 @@ func Open(ctx context.Context, cfg Config) (*Source, error) {
 	}
 	pcfg, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
-		return nil, &SetupError{[]string{"source.postgres.url: " + urlProblem(err)}}
+		return nil, &source.SetupError{Problems: []string{"source.postgres.url: " + urlProblem(err)}}
 	}
 	pcfg.MaxConns = maxConns
 	pcfg.MinConns = 0
@@ -71,7 +72,7 @@ func Open(ctx context.Context, cfg Config) (*Source, error) {
 func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	ccfg, err := pgx.ParseConfig(cfg.URL)
 	if err != nil {
-		return nil, &SetupError{[]string{"source.postgres.url: " + urlProblem(err)}}
+		return nil, &source.SetupError{Problems: []string{"source.postgres.url: " + urlProblem(err)}}
 	}
 	prepare(ccfg, cfg)
 	conn, err := pgx.ConnectConfig(ctx, ccfg)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // table is the outbox as the server describes it.
@@ -47,7 +49,7 @@ var typeWords = map[string]string{
 // life, and search a list of excluded ids one by one.
 const minVersion = 150000
 
-// describe looks at the server and the outbox, and returns a SetupError with everything that
+// describe looks at the server and the outbox, and returns a source.SetupError with everything that
 // keeps it from being forwarded.
 func describe(ctx context.Context, conn *pgx.Conn, cfg Config) (*table, error) {
 	n := cfg.table()
@@ -102,7 +104,7 @@ func describe(ctx context.Context, conn *pgx.Conn, cfg Config) (*table, error) {
 		return nil, err
 	}
 	if problems = append(problems, found...); len(problems) > 0 {
-		return nil, &SetupError{problems}
+		return nil, &source.SetupError{Problems: problems}
 	}
 	return t, nil
 }

@@ -270,7 +270,7 @@ func TestServerThatDoesNotAnswer(t *testing.T) {
 		wg.Go(func() {
 			begun := time.Now()
 			err := call()
-			var setup *SetupError
+			var setup *source.SetupError
 			if err == nil || errors.As(err, &setup) {
 				t.Errorf("%s: not an error to be tried again: %v", name, err)
 			}

@@ -193,7 +193,7 @@ func (w *world) setupProblems(change ...func(*Config)) []string {
 		s.Close()
 		w.t.Fatal("an outbox that cannot serve was opened")
 	}
-	var setup *SetupError
+	var setup *source.SetupError
 	if !errors.As(err, &setup) {
 		w.t.Fatalf("not a SetupError: %v", err)
 	}
