@@ -1,5 +1,5 @@
-// Package servers starts real servers, PostgreSQL and Apache Kafka, as plain processes of
-// this machine: for tests, for the benchmark, and PostgreSQL also for the demo.
+// Package servers starts real servers, PostgreSQL, MongoDB and Apache Kafka, as plain processes
+// of this machine: for tests, for the benchmark, and PostgreSQL also for the demo.
 //
 // It owns where their programs come from (the machine's own, else packages fetched once
 // into a cache folder), their ports, their data folders, and their processes.

@@ -29,6 +29,9 @@ var (
 	Maven      = Tool{"Maven", []string{"maven"}, inPath("mvn")}
 	PostgreSQL = Tool{"PostgreSQL", []string{"postgresql"}, func() bool { return installedPostgres() != "" }}
 	Kcat       = Tool{"kcat", []string{"kcat", "kafkacat"}, inPath("kcat")}
+	Pip        = Tool{"pip", []string{"python3-pip"}, hasPip}
+	// MongoLibraries are what the fetched MongoDB is linked to.
+	MongoLibraries = Tool{"libcurl4 and libssl3", []string{"libcurl4", "libcurl4t64"}, hasMongoLibraries}
 	// CCompiler is for Go's race detector.
 	CCompiler = Tool{"a C compiler", []string{"build-essential"}, inPath("gcc")}
 )
@@ -38,6 +41,25 @@ func inPath(program string) func() bool {
 		_, err := exec.LookPath(program)
 		return err == nil
 	}
+}
+
+func hasPip() bool { return exec.Command("python3", "-m", "pip", "--version").Run() == nil }
+
+// hasMongoLibraries looks for both libraries: the package of the first brings the second.
+func hasMongoLibraries() bool {
+	for _, name := range []string{"libcurl.so.4", "libssl.so.3"} {
+		found := false
+		for _, dir := range []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64"} {
+			for _, pattern := range []string{name, "*-linux-gnu/" + name} {
+				paths, _ := filepath.Glob(filepath.Join(dir, pattern))
+				found = found || len(paths) > 0
+			}
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
 }
 
 // Install sees to it that the tools are there. What is missing is installed with apt-get,

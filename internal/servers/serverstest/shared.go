@@ -54,6 +54,13 @@ var (
 		}
 		return k, k.Addr(), nil
 	}}
+	sharedMongo = &shared{env: MongoEnv, start: func(ctx context.Context) (io.Closer, string, error) {
+		m, err := servers.StartMongo(ctx, servers.MongoConfig{})
+		if err != nil {
+			return nil, "", err
+		}
+		return m, m.URL(""), nil
+	}}
 )
 
 func (s *shared) use(t testing.TB) string {
@@ -98,6 +105,13 @@ func Kafka(t testing.TB) string {
 	return sharedKafka.use(t)
 }
 
+// Mongo returns the connection string of the shared MongoDB, a replica set of one member.
+// Tests that want collections ask for a MongoDatabase.
+func Mongo(t testing.TB) string {
+	t.Helper()
+	return sharedMongo.use(t)
+}
+
 // Main runs the tests of a package, stops the shared servers, and then fails the run if a
 // goroutine is left over. To be called from TestMain; it does not return.
 func Main(m *testing.M, options ...goleak.Option) { os.Exit(Run(m, options...)) }
@@ -105,7 +119,7 @@ func Main(m *testing.M, options ...goleak.Option) { os.Exit(Run(m, options...)) 
 // Run is Main for a TestMain that has something to clean up: it returns the exit code.
 func Run(m *testing.M, options ...goleak.Option) int {
 	code := m.Run()
-	for _, s := range []*shared{sharedPostgres, sharedKafka} {
+	for _, s := range []*shared{sharedPostgres, sharedKafka, sharedMongo} {
 		if err := s.stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "stopping a shared server:", err)
 			code = max(code, 1)

@@ -1,4 +1,4 @@
-// Command withservers runs a command with a PostgreSQL and a Kafka of its own:
+// Command withservers runs a command with a PostgreSQL, a MongoDB and a Kafka of its own:
 //
 //	withservers go test ./...
 //
@@ -42,9 +42,9 @@ func withServers(command []string) (code int, err error) {
 	defer signal.Stop(signals)
 
 	log := slog.Default()
-	both, err := startBoth(log, signals)
+	all, err := startAll(log, signals)
 	defer func() {
-		if closeErr := both.close(); closeErr != nil {
+		if closeErr := all.close(); closeErr != nil {
 			code, err = max(code, 1), errors.Join(err, closeErr)
 		}
 	}()
@@ -53,19 +53,21 @@ func withServers(command []string) (code int, err error) {
 	}
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = append(os.Environ(),
-		serverstest.PostgresEnv+"="+both.postgres.URL("postgres"),
-		serverstest.KafkaEnv+"="+both.kafka.Addr())
+		serverstest.PostgresEnv+"="+all.postgres.URL("postgres"),
+		serverstest.MongoEnv+"="+all.mongo.URL(""),
+		serverstest.KafkaEnv+"="+all.kafka.Addr())
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	return runToEnd(cmd, signals)
 }
 
-// pair holds the two servers; either is nil where it did not start.
-type pair struct {
+// trio holds the servers; each is nil where it did not start.
+type trio struct {
 	postgres *servers.Postgres
+	mongo    *servers.Mongo
 	kafka    *servers.Kafka
 }
 
-func startBoth(log *slog.Logger, signals <-chan os.Signal) (both pair, err error) {
+func startAll(log *slog.Logger, signals <-chan os.Signal) (all trio, err error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	started := make(chan struct{})
@@ -77,30 +79,37 @@ func startBoth(log *slog.Logger, signals <-chan os.Signal) (both pair, err error
 		case <-started:
 		}
 	}()
-	if err := servers.Install(ctx, log, servers.PostgreSQL, servers.Java, servers.Kcat, servers.CCompiler); err != nil {
-		return both, err
+	if err := servers.Install(ctx, log, servers.PostgreSQL, servers.MongoLibraries, servers.Java, servers.Kcat, servers.CCompiler); err != nil {
+		return all, err
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		cfg := serverstest.PostgresConfig()
 		cfg.Log = log
-		both.postgres, err = servers.StartPostgres(ctx, cfg)
+		all.postgres, err = servers.StartPostgres(ctx, cfg)
 		return err
 	})
 	group.Go(func() (err error) {
-		both.kafka, err = servers.StartKafka(ctx, servers.KafkaConfig{Log: log})
+		all.mongo, err = servers.StartMongo(ctx, servers.MongoConfig{Log: log})
 		return err
 	})
-	return both, group.Wait()
+	group.Go(func() (err error) {
+		all.kafka, err = servers.StartKafka(ctx, servers.KafkaConfig{Log: log})
+		return err
+	})
+	return all, group.Wait()
 }
 
-func (p pair) close() error {
+func (t trio) close() error {
 	var errs []error
-	if p.postgres != nil {
-		errs = append(errs, p.postgres.Close())
+	if t.postgres != nil {
+		errs = append(errs, t.postgres.Close())
 	}
-	if p.kafka != nil {
-		errs = append(errs, p.kafka.Close())
+	if t.mongo != nil {
+		errs = append(errs, t.mongo.Close())
+	}
+	if t.kafka != nil {
+		errs = append(errs, t.kafka.Close())
 	}
 	return errors.Join(errs...)
 }
