@@ -25,6 +25,7 @@ func TestLeaseRulesAreNeeded(t *testing.T) {
 		{"retire at a stop", "forwarder.go", "\towner.Retire()\n", ""},
 		{"look at the clock before submitting", "forwarder.go", "(until == nil || f.now().Before(*until))", "until != nil"},
 		{"submit in the term of the decision", "forwarder.go", "f.term.Load() == b.term && (", "("},
+		{"give everything at once", "keeper.go", "if k.alone && len(done) < len(k.draining) {", "if false {"},
 		{"take what nobody owns", "fleet_store_test.go", "if l.Epoch != want.Epoch || l.Owner != \"\" && s.members[l.Owner] != nil {", "if false {"},
 		{"expire by the row and not by what was read", "fleet_store_test.go", "if m == nil || m.expires.After(s.w.now) {\n\t\treturn false", "if m == nil {\n\t\treturn false"},
 	})
@@ -32,13 +33,19 @@ func TestLeaseRulesAreNeeded(t *testing.T) {
 
 // TestRebalanceRulesAreNeeded: so do the properties of Rebalance.
 func TestRebalanceRulesAreNeeded(t *testing.T) {
-	killFleetMutants(t, "TestRebalance|TestRebalanceOldViews|TestRebalanceMovesOnce|TestC91NewReplicaGetsItsShare|TestC92RollingRestart", []mutation{
-		{"who has more keeps more", "rebalance.go", "more != (owned[b] > share)", "false"},
-		{"how much more does not matter", "rebalance.go", "return cmp.Compare(a, b)\n", "return cmp.Or(cmp.Compare(owned[b], owned[a]), cmp.Compare(a, b))\n"},
+	killFleetMutants(t, "TestRebalance|TestRebalanceOldViews|TestRebalanceMovesOnce|TestC91NewReplicaGetsItsShare|TestC92RollingRestart|TestC92RestlessReplica|TestExclusive|TestExclusiveBesideShared|TestExclusiveJoinsShared", []mutation{
+		{"who has more keeps more", "rebalance.go", "more != (s.owned[b.ID] > share)", "false"},
+		{"how much more does not matter", "rebalance.go", "cmp.Or(b.Started.Compare(a.Started), cmp", "cmp.Or(cmp.Compare(s.owned[b.ID], s.owned[a.ID]), b.Started.Compare(a.Started), cmp"},
 		{"only some have one more", "rebalance.go", "if i < extra {", "if i < extra || extra > 0 {"},
 		{"ask for different lanes", "rebalance.go", "before += lack", ""},
-		{"give what has moved least", "rebalance.go", "cmp.Compare(b.Epoch, a.Epoch)", "cmp.Compare(a.Epoch, b.Epoch)"},
-		{"the retiring take nothing", "rebalance.go", "!ok || !wants", "!ok && !wants"},
+		{"the newest has the rest of the division", "rebalance.go", "b.Started.Compare(a.Started)", "a.Started.Compare(b.Started)"},
+		{"give what came last", "rebalance.go", "cmp.Compare(a.gained, b.gained)", "cmp.Compare(b.gained, a.gained)"},
+		{"keep what has moved much", "rebalance.go", "max(l.Epoch-quietest-restless, 0)", "min(l.Epoch-quietest, 0)"},
+		{"the retiring take nothing", "rebalance.go", "!live[m.ID] && !m.Retiring", "!live[m.ID]"},
+		{"one exclusive member is enough", "rebalance.go", "case exclusive(members):", "case exclusive(members) && len(members) > 1 && exclusive(members[:1]):"},
+		{"take everything or nothing", "rebalance.go", "len(s.free)+len(s.mine) < n", "false"},
+		{"the holder keeps all", "rebalance.go", "cmp.Compare(s.owned[b.ID], s.owned[a.ID]), a.Started", "a.Started"},
+		{"who has been there longest is next", "rebalance.go", "a.Started.Compare(b.Started)", "b.Started.Compare(a.Started)"},
 	})
 }
 

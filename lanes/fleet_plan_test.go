@@ -16,6 +16,7 @@ type fleetPlan struct {
 	ttl      time.Duration
 	replicas int // at the start
 	most     int
+	alone    float64       // share of the replicas that are exclusive
 	latency  time.Duration // about one way to the database, and other small delays
 	ack      time.Duration // about the time of a produce request
 
@@ -44,6 +45,7 @@ func newFleetPlan(r *rand.Rand) fleetPlan {
 		keys:       pick(r, 1, 5, 30),
 		slow:       pick(r, 0, 0.05),
 	}
+	p.alone = pick(r, 0, 0, 0, 0, 0, 0, 1, 1, 0.5)
 	p.grace = 20 * time.Second
 	p.writeUntil = 4*time.Second + time.Duration(r.IntN(4))*p.ttl
 	p.config = Config{

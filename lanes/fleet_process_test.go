@@ -18,6 +18,7 @@ type process struct {
 	w         *fleet
 	n         int
 	lanes     int           // the store's lane count as it started
+	changes   int           // of it, before that
 	offset    time.Duration // of its clock
 	rate      float64       // of its clock
 	forwarder *Forwarder
@@ -63,7 +64,7 @@ var errSimulatedStop = errors.New("the simulated process is no more")
 func (w *fleet) start() {
 	w.born++
 	p := &process{
-		w: w, n: w.born, lanes: len(w.store.lanes),
+		w: w, n: w.born, lanes: len(w.store.lanes), changes: w.changes,
 		offset:  time.Duration(w.r.Int64N(int64(240*time.Hour))) - 120*time.Hour,
 		rate:    0.95 + 0.1*w.r.Float64(),
 		restart: -1,
@@ -80,7 +81,9 @@ func (w *fleet) start() {
 	}
 	f.now = p.now
 	p.forwarder = f
-	p.keeper = NewKeeper(KeeperConfig{Host: fmt.Sprintf("r%04d", p.n), TTL: w.plan.ttl}, &storeClient{p}, p.lanes)
+	p.keeper = NewKeeper(KeeperConfig{
+		Host: fmt.Sprintf("r%04d", p.n), TTL: w.plan.ttl, Exclusive: chance(w.r, w.plan.alone),
+	}, &storeClient{p}, p.lanes)
 	p.keeper.now, p.keeper.wait = p.now, p.wait
 	lives := 0
 	p.keeper.unique = func() string { lives++; return fmt.Sprintf("%08d", lives) }
@@ -352,7 +355,7 @@ func (h *fleetHolder) Gain(lanes []source.Lane) {
 func (h *fleetHolder) Lose(lanes []source.Lane) {
 	h.p.w.record('l', int64(h.p.n), int64(len(lanes)))
 	if w := h.p.w; w.store.members[h.p.keeper.me] != nil {
-		if h.p.lanes == len(w.store.lanes) {
+		if h.p.changes == w.changes {
 			failf("%s is a member and drops lanes %v", h.p.keeper.me, lanes)
 		}
 		w.abandoned(h.p) // the lanes are there no more

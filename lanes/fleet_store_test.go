@@ -20,10 +20,9 @@ type leaseStore struct {
 }
 
 type storeMember struct {
-	lanes    int
-	expires  time.Time
-	retiring bool
-	process  *process
+	Member
+	expires time.Time
+	process *process
 }
 
 func newLeaseStore(w *fleet, n int) *leaseStore {
@@ -43,7 +42,7 @@ func (s *leaseStore) resize(n int) {
 // mixed reports whether some members have another lane count than the store.
 func (s *leaseStore) mixed() bool {
 	for _, m := range s.members {
-		if m.lanes != len(s.lanes) {
+		if m.Lanes != len(s.lanes) {
 			return true
 		}
 	}
@@ -53,7 +52,8 @@ func (s *leaseStore) mixed() bool {
 func (s *leaseStore) String() string {
 	var b strings.Builder
 	for _, id := range s.ids() {
-		fmt.Fprintf(&b, "%s until %v, ", id, s.members[id].expires.Sub(epoch))
+		m := s.members[id]
+		fmt.Fprintf(&b, "%s (retiring %v, exclusive %v) until %v, ", id, m.Retiring, m.Exclusive, m.expires.Sub(epoch))
 	}
 	for _, l := range s.lanes {
 		fmt.Fprintf(&b, "%d:%s ", l.Lane, l.Owner)
@@ -71,14 +71,17 @@ func (s *leaseStore) ids() []string {
 }
 
 func (s *leaseStore) join(p *process, me Member, ttl time.Duration) {
-	s.members[me.ID] = &storeMember{expires: s.w.now.Add(ttl), process: p, lanes: me.Lanes}
+	me.Started = s.w.now
+	s.members[me.ID] = &storeMember{me, s.w.now.Add(ttl), p}
 }
 
 // renew is the round's one statement: it renews me and reads the tables, me as it was before.
 func (s *leaseStore) renew(me Member, ttl time.Duration) (table Table, overdue []string, alive bool) {
 	for _, id := range s.ids() {
 		m := s.members[id]
-		table.Members = append(table.Members, Member{ID: id, Retiring: m.retiring || id == me.ID && me.Retiring, Lanes: m.lanes})
+		seen := m.Member
+		seen.Retiring = m.Retiring || id == me.ID && me.Retiring
+		table.Members = append(table.Members, seen)
 		if id != me.ID && !m.expires.After(s.w.now) {
 			overdue = append(overdue, id)
 		}
@@ -86,7 +89,7 @@ func (s *leaseStore) renew(me Member, ttl time.Duration) (table Table, overdue [
 	table.Leases = slices.Clone(s.lanes)
 	m := s.members[me.ID]
 	if m != nil {
-		m.expires, m.retiring = s.w.now.Add(ttl), me.Retiring
+		m.expires, m.Retiring = s.w.now.Add(ttl), me.Retiring
 	}
 	return table, overdue, m != nil
 }
@@ -119,7 +122,20 @@ func (s *leaseStore) take(me string, want []Lease) (got []Lease) {
 		s.w.record('T', int64(l.Lane), l.Epoch)
 		got = append(got, *l)
 	}
+	s.checkAlone(me)
 	return got
+}
+
+// checkAlone: where all replicas are exclusive, never do two members have lanes.
+func (s *leaseStore) checkAlone(me string) {
+	if s.w.plan.alone < 1 {
+		return
+	}
+	for _, l := range s.lanes {
+		if l.Owner != me && s.members[l.Owner] != nil {
+			failf("%s takes lanes while %s has some: %v", me, l.Owner, s)
+		}
+	}
 }
 
 func (s *leaseStore) release(p *process, me string, done []Lease) {

@@ -73,6 +73,22 @@ func TestC90PlannedMovesRepeatNothing(t *testing.T) {
 	}
 }
 
+// TestExclusivePlannedMovesRepeatNothing: the same where one replica has everything and the others
+// stand by, also beside replicas that could share.
+func TestExclusivePlannedMovesRepeatNothing(t *testing.T) {
+	for _, alone := range []float64{1, 0.5} {
+		sum := fleetStory(t, func(r *rand.Rand, p *fleetPlan) {
+			p.alone = alone
+			p.joins, p.stops, p.retires, p.rolls = 2*time.Second, 2*time.Second, 5*time.Second, 6*time.Second
+			p.ack = pick(r, 20*time.Millisecond, 200*time.Millisecond, time.Second)
+			p.writeUntil = 15 * time.Second
+		})
+		if sum.repeats+sum.deaths+sum.ends > 0 || sum.stops < 150 {
+			t.Errorf("%d repeats, %d replicas declared dead, %d leases ended in %d stops", sum.repeats, sum.deaths, sum.ends, sum.stops)
+		}
+	}
+}
+
 // TestC39QuickRestart: a replica that is back before its old lease has ended waits for it like
 // everyone else.
 func TestC39QuickRestart(t *testing.T) {

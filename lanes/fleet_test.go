@@ -10,6 +10,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -170,6 +171,9 @@ func (w *fleet) checkHolders() {
 	var all uint
 	for _, p := range w.processes {
 		held := p.held()
+		if all != 0 && held != 0 && w.plan.alone == 1 {
+			failf("%s submits, and is not alone: %v", p.keeper.me, w.store)
+		}
 		if both := all & held; both != 0 {
 			for _, q := range w.processes {
 				if q.held()&both != 0 && q != p {
@@ -210,17 +214,22 @@ func (w *fleet) served(lane int) bool {
 		}
 		owned := p.forwarder.engine.lanes[lane].ownership
 		if !p.dead && p.keeper.me == w.store.lanes[lane].Owner && w.store.members[p.keeper.me] != nil && p.trusted() &&
-			(owned == draining || p.serves() && owned != notOurs) {
+			(owned == draining || p.serves() && owned != notOurs || p.drainsAll()) {
 			return true
 		}
 	}
 	return false
 }
 
+// drainsAll reports whether the process gives everything up at once when its last lane is drained.
+func (p *process) drainsAll() bool {
+	return p.keeper.alone && slices.ContainsFunc(p.forwarder.engine.lanes, func(l lane) bool { return l.ownership == draining })
+}
+
 // fleetSum is what all the seeds had in them: a simulation in which nothing happens proves nothing.
 type fleetSum struct {
 	mu                                                                     sync.Mutex
-	worlds, planned                                                        int
+	worlds, planned, alone                                                 int
 	kills, pauses, stops, changes, deaths, ends, refused, repeats, allowed int
 	rows                                                                   int
 }
@@ -231,6 +240,9 @@ func (s *fleetSum) add(w *fleet) {
 	s.worlds++
 	if w.plan.planned {
 		s.planned++
+	}
+	if w.plan.alone > 0 {
+		s.alone++
 	}
 	s.kills += w.kills
 	s.pauses += w.pauses
@@ -245,13 +257,13 @@ func (s *fleetSum) add(w *fleet) {
 }
 
 func (s *fleetSum) String() string {
-	return fmt.Sprintf("%d worlds (%d with planned moves alone), %d rows; %d crashes, %d pauses, %d clean stops, %d changes of the lane count; %d replicas declared dead, %d leases ended, %d runs refused by the submitter; %d repeats of %d that the faults account for",
-		s.worlds, s.planned, s.rows, s.kills, s.pauses, s.stops, s.changes, s.deaths, s.ends, s.refused, s.repeats, s.allowed)
+	return fmt.Sprintf("%d worlds (%d with planned moves alone, %d with exclusive replicas), %d rows; %d crashes, %d pauses, %d clean stops, %d changes of the lane count; %d replicas declared dead, %d leases ended, %d runs refused by the submitter; %d repeats of %d that the faults account for",
+		s.worlds, s.planned, s.alone, s.rows, s.kills, s.pauses, s.stops, s.changes, s.deaths, s.ends, s.refused, s.repeats, s.allowed)
 }
 
 func (s *fleetSum) check(t *testing.T) {
 	for what, n := range map[string]int{
-		"planned worlds": s.planned, "crashes": s.kills, "pauses": s.pauses, "clean stops": s.stops, "changes": s.changes, "deaths": s.deaths,
+		"planned worlds": s.planned, "exclusive worlds": s.alone, "crashes": s.kills, "pauses": s.pauses, "clean stops": s.stops, "changes": s.changes, "deaths": s.deaths,
 		"ended leases": s.ends, "refused runs": s.refused, "repeats": s.repeats,
 	} {
 		if n < s.worlds/50 {

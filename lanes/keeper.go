@@ -46,6 +46,9 @@ type KeeperConfig struct {
 	Host string
 	// TTL is how long a member that does not renew keeps its lanes. Default 10 s.
 	TTL time.Duration
+	// Exclusive says that this replica cannot share: it has all lanes or none. One such member
+	// makes the whole fleet so.
+	Exclusive bool
 	// Every is the pause between rounds. Default 1 s, and at most a fifth of TTL.
 	Every time.Duration
 	// Report returns what the member's row is to show to people, as JSON. It is asked now and
@@ -103,16 +106,24 @@ type Keeper struct {
 	// Only the goroutine of Own touches these.
 	me       string
 	joined   bool
-	holds    map[source.Lane]int64 // what we own, with the epoch
-	draining map[source.Lane]bool  // of holds: being given up
-	reported []byte                // the report in our row
-	reportAt time.Time             // when the next one is due
+	holds    map[source.Lane]hold // what we own
+	draining map[source.Lane]bool // of holds: being given up
+	gains    int64                // how often lanes have come
+	alone    bool                 // the members do not share: what we have, we give up at once
+	reported []byte               // the report in our row
+	reportAt time.Time            // when the next one is due
 
 	mu      sync.Mutex
 	drained []source.Lane // to be released
 	retire  bool          // this replica gives everything up and takes nothing
 	member  string        // a copy of me for others
 	wake    chan struct{}
+}
+
+// hold is a lane that we own.
+type hold struct {
+	epoch  int64
+	gained int64 // the number of the gain that brought it
 }
 
 // ErrLaneCount says that the store has another number of lanes than this replica started with.
@@ -190,7 +201,7 @@ func (k *Keeper) newLife() {
 	k.me = fmt.Sprintf("%s-%.8s", k.cfg.Host, k.unique())
 	k.joined = false
 	k.reported, k.reportAt = nil, time.Time{}
-	k.holds = make(map[source.Lane]int64)
+	k.holds = make(map[source.Lane]hold)
 	k.draining = make(map[source.Lane]bool)
 	k.setMember("")
 	k.mu.Lock()
@@ -204,6 +215,11 @@ func (k *Keeper) setMember(id string) {
 	k.mu.Unlock()
 }
 
+// self is what we say of ourselves.
+func (k *Keeper) self(retiring bool) Member {
+	return Member{ID: k.me, Retiring: retiring, Exclusive: k.cfg.Exclusive, Lanes: k.lanes}
+}
+
 // turn is one round: everything in it together has the time of a third of the lease.
 func (k *Keeper) turn(ctx context.Context, h Holder) error {
 	// A turn that has begun is finished: half a call would leave behind a dead connection, and
@@ -212,7 +228,7 @@ func (k *Keeper) turn(ctx context.Context, h Holder) error {
 	defer cancel()
 	if !k.joined {
 		start := k.now()
-		if err := k.leases.Join(ctx, Member{ID: k.me, Lanes: k.lanes}, k.cfg.TTL); err != nil {
+		if err := k.leases.Join(ctx, k.self(false), k.cfg.TTL); err != nil {
 			// It may have joined. The row of an id that is not used again expires.
 			k.newLife()
 			return fmt.Errorf("joining: %w", err)
@@ -233,7 +249,7 @@ func (k *Keeper) turn(ctx context.Context, h Holder) error {
 			report = nil
 		}
 	}
-	table, alive, err := k.leases.Round(ctx, Member{ID: k.me, Retiring: retiring, Lanes: k.lanes}, k.cfg.TTL, report)
+	table, alive, err := k.leases.Round(ctx, k.self(retiring), k.cfg.TTL, report)
 	if err != nil {
 		return fmt.Errorf("renewing: %w", err)
 	}
@@ -273,14 +289,19 @@ func misfits(table Table) int {
 // rebalance gives and takes what the table asks for.
 func (k *Keeper) rebalance(ctx context.Context, h Holder, table Table) error {
 	k.adopt(h, table)
+	for i := range table.Leases {
+		l := &table.Leases[i]
+		if held, ok := k.holds[l.Lane]; ok {
+			l.gained = held.gained
+		}
+	}
+	k.alone = exclusive(table.Members)
 	take, give := Rebalance(k.me, table.Members, table.Leases)
 	if n := misfits(table); n > 0 {
 		take = nil
 		if len(table.Leases) != k.lanes {
 			give = nil // all that we hold, which need not be in the table any more
-			for lane, epoch := range k.holds {
-				give = append(give, Lease{Lane: lane, Owner: k.me, Epoch: epoch})
-			}
+			give = k.own()
 		}
 		k.log.Log(ctx, slog.LevelWarn, "misfits", "the number of lanes was changed: nothing is taken before the replicas with another number are gone",
 			"lanes", len(table.Leases), "members", n)
@@ -289,7 +310,7 @@ func (k *Keeper) rebalance(ctx context.Context, h Holder, table Table) error {
 	}
 	var drain []source.Lane
 	for _, l := range give {
-		if !k.draining[l.Lane] && k.holds[l.Lane] == l.Epoch {
+		if !k.draining[l.Lane] && k.holds[l.Lane].epoch == l.Epoch {
 			k.draining[l.Lane] = true
 			drain = append(drain, l.Lane)
 		}
@@ -302,7 +323,7 @@ func (k *Keeper) rebalance(ctx context.Context, h Holder, table Table) error {
 	if len(take) == 0 {
 		return nil
 	}
-	got, err := k.leases.Take(ctx, k.me, take)
+	got, err := k.claim(ctx, take)
 	if err != nil {
 		return fmt.Errorf("taking lanes: %w", err)
 	}
@@ -311,6 +332,33 @@ func (k *Keeper) rebalance(ctx context.Context, h Holder, table Table) error {
 		k.cfg.Logger.Info("took lanes", "count", len(got), "wanted", len(take), "members", len(table.Members), "owned", len(k.holds))
 	}
 	return nil
+}
+
+// claim takes lanes. Where they are all for one member, the first lane decides between those that
+// try at the same time, so that nobody gets a part of them.
+func (k *Keeper) claim(ctx context.Context, take []Lease) ([]Lease, error) {
+	if !k.alone || len(k.holds) > 0 || len(take) == 1 {
+		return k.leases.Take(ctx, k.me, take)
+	}
+	first, err := k.leases.Take(ctx, k.me, take[:1])
+	if err != nil || len(first) == 0 {
+		return nil, err
+	}
+	rest, err := k.leases.Take(ctx, k.me, take[1:])
+	if err != nil {
+		return nil, err // the next round shows the first one as ours
+	}
+	return append(first, rest...), nil
+}
+
+// own returns all that we hold, by lane.
+func (k *Keeper) own() []Lease {
+	var list []Lease
+	for lane, held := range k.holds {
+		list = append(list, Lease{Lane: lane, Owner: k.me, Epoch: held.epoch})
+	}
+	slices.SortFunc(list, func(a, b Lease) int { return int(a.Lane) - int(b.Lane) })
+	return list
 }
 
 // adopt follows what the table says about us: a Take or a Release whose answer was lost, or a
@@ -322,11 +370,11 @@ func (k *Keeper) adopt(h Holder, table Table) {
 	var got []Lease
 	var lost []source.Lane
 	for _, l := range table.Leases {
-		epoch, held := k.holds[l.Lane]
+		ours, held := k.holds[l.Lane]
 		switch {
 		case l.Owner == k.me && !held:
 			got = append(got, l)
-		case held && (l.Owner != k.me || l.Epoch != epoch):
+		case held && (l.Owner != k.me || l.Epoch != ours.epoch):
 			delete(k.holds, l.Lane)
 			delete(k.draining, l.Lane)
 			if !slices.Contains(finished, l.Lane) {
@@ -343,8 +391,9 @@ func (k *Keeper) adopt(h Holder, table Table) {
 
 func (k *Keeper) gain(h Holder, got []Lease) {
 	var lanes []source.Lane
+	k.gains++
 	for _, l := range got {
-		k.holds[l.Lane] = l.Epoch
+		k.holds[l.Lane] = hold{l.Epoch, k.gains}
 		lanes = append(lanes, l.Lane)
 	}
 	if len(lanes) > 0 {
@@ -385,11 +434,17 @@ func (k *Keeper) release(ctx context.Context) error {
 	k.mu.Unlock()
 	var done []Lease
 	for _, lane := range drained {
-		if epoch, held := k.holds[lane]; held && k.draining[lane] {
-			done = append(done, Lease{Lane: lane, Owner: k.me, Epoch: epoch})
+		if ours, held := k.holds[lane]; held && k.draining[lane] {
+			done = append(done, Lease{Lane: lane, Owner: k.me, Epoch: ours.epoch})
 		}
 	}
 	if len(done) == 0 {
+		return nil
+	}
+	if k.alone && len(done) < len(k.draining) { // the next member takes all of them, or none
+		k.mu.Lock()
+		k.drained = append(k.drained, drained...)
+		k.mu.Unlock()
 		return nil
 	}
 	if err := k.leases.Release(ctx, k.me, done); err != nil {
@@ -414,12 +469,7 @@ func (k *Keeper) leave(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.cfg.TTL/3)
 	defer cancel()
-	var done []Lease
-	for lane, epoch := range k.holds {
-		done = append(done, Lease{Lane: lane, Owner: k.me, Epoch: epoch})
-	}
-	slices.SortFunc(done, func(a, b Lease) int { return int(a.Lane) - int(b.Lane) })
-	if err := k.leases.Release(ctx, k.me, done); err != nil {
+	if err := k.leases.Release(ctx, k.me, k.own()); err != nil {
 		k.cfg.Logger.Warn("giving up the lanes failed: peers take them when the lease ends", "err", err)
 		return nil
 	}

@@ -16,8 +16,7 @@ import (
 type keptLeases struct {
 	mu      sync.Mutex
 	members map[string]time.Time
-	retired map[string]bool
-	counts  map[string]int
+	said    map[string]Member // what the members say of themselves
 	lanes   []Lease
 	rounds  int
 	calls   []string
@@ -27,7 +26,7 @@ type keptLeases struct {
 var errAway = errors.New("the store is away")
 
 func newKeptLeases(n int) *keptLeases {
-	s := &keptLeases{members: make(map[string]time.Time), retired: make(map[string]bool), counts: make(map[string]int), lanes: make([]Lease, n)}
+	s := &keptLeases{members: make(map[string]time.Time), said: make(map[string]Member), lanes: make([]Lease, n)}
 	for i := range s.lanes {
 		s.lanes[i].Lane = source.Lane(i)
 	}
@@ -78,7 +77,8 @@ func (s *keptLeases) once(name string) {
 func (s *keptLeases) Join(ctx context.Context, me Member, ttl time.Duration) error {
 	return s.call(ctx, "join", func() {
 		s.members[me.ID] = time.Now().Add(ttl)
-		s.counts[me.ID] = me.Lanes
+		me.Started = time.Now()
+		s.said[me.ID] = me
 	})
 }
 
@@ -87,11 +87,15 @@ func (s *keptLeases) Round(ctx context.Context, me Member, ttl time.Duration, _ 
 		s.rounds++
 		if _, alive = s.members[me.ID]; alive {
 			s.members[me.ID] = time.Now().Add(ttl)
-			s.retired[me.ID] = me.Retiring
+			said := s.said[me.ID]
+			said.Retiring = me.Retiring
+			s.said[me.ID] = said
 		}
 		maps.DeleteFunc(s.members, func(_ string, expires time.Time) bool { return !expires.After(time.Now()) })
 		for _, id := range slices.Sorted(maps.Keys(s.members)) {
-			table.Members = append(table.Members, Member{ID: id, Retiring: s.retired[id], Lanes: s.counts[id]})
+			m := s.said[id]
+			m.ID = id
+			table.Members = append(table.Members, m)
 		}
 		table.Leases = slices.Clone(s.lanes)
 	})

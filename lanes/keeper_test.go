@@ -26,8 +26,13 @@ type kept struct {
 const keptTTL = 10 * time.Second
 
 func keep(t *testing.T, store *keptLeases, n int) *kept {
+	return keepAs(t, KeeperConfig{}, store, n)
+}
+
+func keepAs(t *testing.T, cfg KeeperConfig, store *keptLeases, n int) *kept {
+	cfg.Host, cfg.TTL = "host", keptTTL
 	k := &kept{t: t, store: store, hands: &hands{has: make(map[source.Lane]bool)}, ended: make(chan error, 1)}
-	k.keeper = NewKeeper(KeeperConfig{Host: "host", TTL: keptTTL}, store, n)
+	k.keeper = NewKeeper(cfg, store, n)
 	ctx, stop := context.WithCancelCause(t.Context())
 	k.stop = stop
 	go func() { k.ended <- k.keeper.Own(ctx, k.hands) }()

@@ -42,7 +42,7 @@ func Statements(cfg Config) ([]string, error) {
 		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n%s\n) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000)",
 			n.sql(), strings.TrimSuffix(columns, ",\n")),
 		// One row for each replica, rewritten by its heartbeat: room on the page keeps that cheap.
-		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    id text PRIMARY KEY,\n    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),\n    expires_at timestamptz NOT NULL,\n    lanes integer NOT NULL,\n    retiring boolean NOT NULL DEFAULT false,\n    report jsonb\n) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)", members),
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    id text PRIMARY KEY,\n    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),\n    expires_at timestamptz NOT NULL,\n    lanes integer NOT NULL,\n    retiring boolean NOT NULL DEFAULT false,\n    exclusive boolean NOT NULL DEFAULT false,\n    report jsonb\n) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)", members),
 		// Who owns which lane. The number of rows is the lane count of this outbox.
 		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    lane integer PRIMARY KEY,\n    owner text,\n    epoch bigint NOT NULL DEFAULT 0,\n    since timestamptz NOT NULL DEFAULT clock_timestamp()\n) WITH (fillfactor = 50)", shares),
 		fmt.Sprintf("INSERT INTO %[1]s (lane) SELECT generate_series(0, %[2]d) WHERE NOT EXISTS (SELECT FROM %[1]s) ON CONFLICT DO NOTHING", shares, cfg.Lanes-1),

@@ -70,8 +70,8 @@ func (l *Leases) with(ctx context.Context, do func(*pgx.Conn) error) error {
 func (l *Leases) Join(ctx context.Context, me lanes.Member, ttl time.Duration) error {
 	return l.with(ctx, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, fmt.Sprintf(
-			`INSERT INTO %s (id, lanes, expires_at) VALUES ($1, $2, clock_timestamp() + $3::bigint * interval '1 microsecond')`, l.members),
-			me.ID, me.Lanes, ttl.Microseconds())
+			`INSERT INTO %s (id, lanes, exclusive, expires_at) VALUES ($1, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond')`, l.members),
+			me.ID, me.Lanes, me.Exclusive, ttl.Microseconds())
 		return err
 	})
 }
@@ -86,7 +86,8 @@ func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, 
 		}
 		var renewed int
 		var ids, owners []string
-		var retiring, overdue []bool
+		var retiring, exclusive, overdue []bool
+		var started []time.Time
 		var numbers, counts []int32
 		var epochs []int64
 		err := conn.QueryRow(ctx, fmt.Sprintf(`
@@ -94,10 +95,10 @@ func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, 
 				UPDATE %[1]s SET expires_at = clock_timestamp() + $2::bigint * interval '1 microsecond', retiring = $3, report = coalesce($4::text::jsonb, report)
 				WHERE id = $1 RETURNING id)
 			SELECT (SELECT count(*) FROM renewed), m.*, s.*
-			FROM (SELECT array_agg(id), array_agg(retiring OR id = $1 AND $3), array_agg(expires_at <= clock_timestamp() AND id <> $1), array_agg(lanes) FROM %[1]s) m,
+			FROM (SELECT array_agg(id), array_agg(retiring OR id = $1 AND $3), array_agg(exclusive), array_agg(started_at), array_agg(expires_at <= clock_timestamp() AND id <> $1), array_agg(lanes) FROM %[1]s) m,
 			     (SELECT array_agg(lane), array_agg(coalesce(owner, '')), array_agg(epoch) FROM %[2]s) s`, l.members, l.lanes),
 			me.ID, ttl.Microseconds(), me.Retiring, text,
-		).Scan(&renewed, &ids, &retiring, &overdue, &counts, &numbers, &owners, &epochs)
+		).Scan(&renewed, &ids, &retiring, &exclusive, &started, &overdue, &counts, &numbers, &owners, &epochs)
 		if err != nil {
 			return err
 		}
@@ -112,7 +113,9 @@ func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, 
 					continue
 				}
 			}
-			table.Members = append(table.Members, lanes.Member{ID: id, Retiring: retiring[i], Lanes: int(counts[i])})
+			table.Members = append(table.Members, lanes.Member{
+				ID: id, Retiring: retiring[i], Exclusive: exclusive[i], Lanes: int(counts[i]), Started: started[i],
+			})
 		}
 		for i, n := range numbers {
 			table.Leases = append(table.Leases, lanes.Lease{Lane: source.Lane(n), Owner: owners[i], Epoch: epochs[i]})
