@@ -39,9 +39,8 @@ shutdown:
 		`poll_interval (f.yaml:16): is not a setting: it adapts by itself; remove it`,
 		`shutdown.grace = "30" (f.yaml:20): has no unit; did you mean 30s? The units are ms, s, m, h`,
 		`source: names both postgres and mongo; keep one: a forwarder moves one outbox`,
-		`source.mongo (f.yaml:8): is not supported by this build yet; use source.postgres`,
-		`source.postgres.mode = "strem" (f.yaml:6): is not an allowed value; the only allowed value is poll`,
-		`source.postgres.slot (f.yaml:7): is not a setting; here are allowed: url, table, columns, mode`,
+		`source.postgres.mode = "strem" (f.yaml:6): is not an allowed value; write one of poll, stream`,
+		`source.postgres.slot = "" (f.yaml:7): is empty; give it a value, or leave it out`,
 		`source.postgres.table = "" (f.yaml:5): is empty; give it a value, or leave it out`,
 		`source.postgres.url = postgres://(hidden) (f.yaml:4): uses the variable PGPASS, which is not set; set PGPASS in the environment of the forwarder`,
 	)
@@ -51,7 +50,7 @@ shutdown:
 func TestC99EachTrigger(t *testing.T) {
 	const sized = "the units are B, KiB, MiB, GiB"
 	for name, c := range map[string]struct{ file, want string }{
-		"unknown mode":         {"source: {postgres: {mode: stream}}", `source.postgres.mode = "stream" (f.yaml:1): is not an allowed value; the only allowed value is poll`},
+		"unknown mode":         {"source: {postgres: {mode: listen}}", `source.postgres.mode = "listen" (f.yaml:1): is not an allowed value; write one of poll, stream`},
 		"mode in capitals":     {"source: {postgres: {mode: Poll}}", `source.postgres.mode = "Poll" (f.yaml:1): is not an allowed value; write poll`},
 		"empty mode":           {`source: {postgres: {mode: ""}}`, `source.postgres.mode = "" (f.yaml:1): is empty; give it a value, or leave it out`},
 		"null":                 {"kafka:\n  compression: ~", `kafka.compression (f.yaml:2): has no value; give it one, or remove the line to use the default`},
@@ -120,8 +119,6 @@ func TestC99URLs(t *testing.T) {
 	const encode = `has a character that must be percent-encoded in its user name or password; write / as %2F, ? as %3F, # as %23, @ as %40, : as %3A, % as %25`
 	for url, want := range map[string]string{
 		"":                                  `source.postgres.url = "" (--source-url): is empty; give it a value, or leave it out`,
-		"mongodb://u:hunter2@h/db":          `source.postgres.url = mongodb://(hidden) (--source-url): names MongoDB, which is not supported by this build yet; write a postgres:// URL`,
-		"mongodb+srv://u:hunter2@h/db":      `source.postgres.url = mongodb+srv://(hidden) (--source-url): names MongoDB, which is not supported by this build yet; write a postgres:// URL`,
 		"Postgres://u:hunter2@h/db":         `source.postgres.url = Postgres://(hidden) (--source-url): is not a PostgreSQL URL; begin it with postgres:// or postgresql://, in small letters`,
 		"jdbc:postgresql://h/db?password=p": `source.postgres.url = jdbc:postgresql://(hidden) (--source-url): is not a PostgreSQL URL; begin it with postgres:// or postgresql://, in small letters`,
 		"localhost":                         `source.postgres.url = (hidden) (--source-url): is not a PostgreSQL connection string; write postgres://user:password@host:5432/database`,
@@ -130,7 +127,7 @@ func TestC99URLs(t *testing.T) {
 		"postgres://u:12#34@h/db":           `source.postgres.url = postgres://(hidden) (--source-url): ` + encode,
 		"postgres://u:12?34@h/db":           `source.postgres.url = postgres://(hidden) (--source-url): ` + encode,
 		"postgres://u:hun%ter2@h/db":        `source.postgres.url = postgres://(hidden) (--source-url): ` + encode,
-		"postgres://u:p@h:port/db":          `source.postgres.url = postgres://(hidden) (--source-url): has a port that is not a number from 1 to 65535; write host:5432; if that is part of the password, percent-encode it`,
+		"postgres://u:p@h:port/db":          `source.postgres.url = postgres://(hidden) (--source-url): has a port that is not a number from 1 to 65535; write host:port; if that is part of the password, percent-encode it`,
 		"postgres://u:p@h/db?sslmode=on":    `source.postgres.url = postgres://u:xxxxx@h/db?sslmode=on (--source-url): has an unknown sslmode; write one of disable, allow, prefer, require, verify-ca, verify-full`,
 		"postgres://u:p@h/db?sslmode":       `source.postgres.url = postgres://(hidden) (--source-url): has a malformed parameter behind the ?; write name=value&name=value, percent-encoded`,
 		"host=h dbname= password=hunter2":   `source.postgres.url = (hidden) (--source-url): has a name= without a value; give it a value, or leave it out; a value with = in it goes in single quotes`,
@@ -141,6 +138,74 @@ func TestC99URLs(t *testing.T) {
 	} {
 		_, err := Load(Overrides{Flags: map[string]string{"source.postgres.url": url}, Needs: Needs{Source: true}}, nil, files{}.read)
 		t.Run(url, func(t *testing.T) { wantProblems(t, err, want) })
+	}
+}
+
+func TestC99MongoURLs(t *testing.T) {
+	const encode = `has a character that must be percent-encoded in its user name or password; write / as %2F, ? as %3F, # as %23, @ as %40, : as %3A, % as %25`
+	for url, want := range map[string]string{
+		"mongodb://u:hun/ter2@h/db":       `source.mongo.url = mongodb://(hidden) (--source-url): ` + encode,
+		"mongodb://u:@h/db":               `source.mongo.url = mongodb://(hidden) (--source-url): has an empty password; write user:password@host, or user@host for a login without one`,
+		"mongodb://:hunter2@h/db":         `source.mongo.url = mongodb://:xxxxx@h/db (--source-url): has a password without a user; write user:password@host`,
+		"mongodb:///db":                   `source.mongo.url = mongodb:///db (--source-url): names no host; write mongodb://host:27017`,
+		"mongodb+srv://u:hunter2@h:1/db":  `source.mongo.url = mongodb+srv://u:xxxxx@h:1/db (--source-url): has a port or more than one host; mongodb+srv:// takes one name, whose DNS records tell the hosts and ports`,
+		"mongodb://h:port/db":             `source.mongo.url = mongodb://(hidden) (--source-url): has a port that is not a number from 1 to 65535; write host:port; if that is part of the password, percent-encode it`,
+		"mongodb://h/db?w=":               `source.mongo.url = mongodb://h/db?w= (--source-url): has a malformed parameter behind the ?; write name=value&name=value, percent-encoded`,
+		"mongodb://h?replicaSet=a":        `source.mongo.url = mongodb://h?replicaSet=a (--source-url): has no / between the hosts and the ?; write mongodb://host:27017/database?name=value`,
+		"mongodb://h/a.b":                 `source.mongo.url = mongodb://h/a.b (--source-url): names a database that cannot exist; write a name without spaces and / \ . " $ * < > : | ?`,
+		"mongodb://u:hunter2@h":           `source.mongo.database: is not set, and source.mongo.url names no database; write it behind the host, mongodb://host:27017/database, or give source.mongo.database`,
+		"Mongodb://u:hunter2@h/db":        `source.postgres.url = Mongodb://(hidden) (--source-url): is not a PostgreSQL URL; begin it with postgres:// or postgresql://, in small letters`,
+		"mongodb://a,b/db?authSource=a@b": `source.mongo.url = mongodb://(hidden) (--source-url): ` + encode,
+	} {
+		_, err := Load(Overrides{Flags: map[string]string{"source.postgres.url": url}, Needs: Needs{Source: true}}, nil, files{}.read)
+		t.Run(url, func(t *testing.T) { wantProblems(t, err, want) })
+	}
+}
+
+// TestC99SettingsWithoutEffect: a setting that says other than its default and is not heard.
+func TestC99SettingsWithoutEffect(t *testing.T) {
+	const pg, mongo = "FORWARDER_SOURCE_POSTGRES_URL=postgres://u@h/db", "FORWARDER_SOURCE_MONGO_URL=mongodb://h/app"
+	for name, c := range map[string]struct {
+		file, url string
+		want      []string
+	}{
+		"durable slot, polling": {"source: {postgres: {slot: durable, slot_budget: 1GiB}}", pg, []string{
+			`source.postgres.slot = "durable" (f.yaml:1): is given, but source.postgres.mode is poll; set source.postgres.mode to stream, or remove it`}},
+		"replication URL, polling": {"source: {postgres: {replication_url: 'postgres://r:hunter2@h/db'}}", pg, []string{
+			`source.postgres.replication_url = postgres://r:xxxxx@h/db (f.yaml:1): is given, but source.postgres.mode is poll; set source.postgres.mode to stream, or remove it`}},
+		"name of a temporary slot": {"source: {postgres: {mode: stream, slot_name: s, slot_failover: true, slot_over_budget: drop}}", pg, []string{
+			`source.postgres.slot_failover = "true" (f.yaml:1): is given, but source.postgres.slot is not durable; set source.postgres.slot to durable, or remove it`,
+			`source.postgres.slot_name = "s" (f.yaml:1): is given, but source.postgres.slot is not durable; set source.postgres.slot to durable, or remove it`,
+			`source.postgres.slot_over_budget = "drop" (f.yaml:1): is given, but source.postgres.slot is not durable; set source.postgres.slot to durable, or remove it`}},
+		"drop without a budget": {"source: {postgres: {mode: stream, slot: durable, slot_over_budget: drop}}", pg, []string{
+			`source.postgres.slot_over_budget = "drop" (f.yaml:1): is given, but source.postgres.slot_budget is none; set a budget, or remove it`}},
+		"checkpoint, polling": {"source: {mongo: {checkpoint: durable}}", mongo, []string{
+			`source.mongo.checkpoint = "durable" (f.yaml:1): is given, but source.mongo.mode is poll; set source.mongo.mode to stream, or remove it`}},
+		"settings of PostgreSQL": {"source: {postgres: {mode: stream, columns: {key: k}}}", mongo, []string{
+			`source.postgres.columns.key = "k" (f.yaml:1): is given, but the outbox is in MongoDB; remove it`,
+			`source.postgres.mode = "stream" (f.yaml:1): is given, but the outbox is in MongoDB; remove it`}},
+		"settings of MongoDB": {"source: {mongo: {collection: events}}", pg, []string{
+			`source.mongo.collection = "events" (f.yaml:1): is given, but the outbox is in PostgreSQL; remove it`}},
+		"only defaults": {"source: {postgres: {mode: poll, slot: temporary, slot_over_budget: warn, slot_budget: none}, mongo: {mode: poll, checkpoint: none}}", pg, nil},
+		"durable":       {"source: {postgres: {mode: stream, slot: durable, slot_name: s_1, slot_failover: true, slot_budget: 1GiB, slot_over_budget: drop, publication: '\"P.1\"'}}", pg, nil},
+		"malformed": {"source: {postgres: {mode: strem, slot: durable, slot_name: S, slot_budget: 1MiB}}", pg, []string{
+			`source.postgres.mode = "strem" (f.yaml:1): is not an allowed value; write one of poll, stream`,
+			`source.postgres.slot_budget = "1MiB" (f.yaml:1): is out of range; write 64MiB to 65536GiB, or none`,
+			`source.postgres.slot_name = "S" (f.yaml:1): is not a name of a replication slot; write 1 to 63 of the characters a to z, 0 to 9 and _`}},
+		"malformed names": {"source: {mongo: {database: a.b, collection: system.x, fields: {topic: _id, key: none, seq: a.b, payload: headers}}}", mongo, []string{
+			`source.mongo.collection = "system.x" (f.yaml:1): is a name that MongoDB keeps for itself; choose one that does not begin with system.`,
+			`source.mongo.database = "a.b" (f.yaml:1): is not a name of a database; write a name without spaces and / \ . " $ * < > : | ?`,
+			`source.mongo.fields.headers: is the same field as source.mongo.fields.payload; give each its own field`,
+			`source.mongo.fields.seq = "a.b" (f.yaml:1): is not a name of a field at the top of a document; write letters, digits, _ and -`,
+			`source.mongo.fields.topic = "_id" (f.yaml:1): is the document's id; name another field`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := loadFile(c.file, c.url, enough[1])
+			if c.want == nil && err == nil {
+				return
+			}
+			wantProblems(t, err, c.want...)
+		})
 	}
 }
 

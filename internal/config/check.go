@@ -1,5 +1,10 @@
 package config
 
+import (
+	"slices"
+	"strings"
+)
+
 // check judges what settings say together. Where one of them is already refused, nothing is
 // concluded from it.
 func (l *loader) check(cfg *Config, needs Needs) {
@@ -15,44 +20,89 @@ func (l *loader) check(cfg *Config, needs Needs) {
 }
 
 func (l *loader) checkSource(cfg *Config, needs Needs) {
-	switch {
-	case l.mongo && l.isGiven("source.postgres.url"):
+	const postgres, mongo = postgresSection + ".url", mongoSection + ".url"
+	switch isMongo := cfg.Source.IsMongo() || l.isGiven(mongo); {
+	case isMongo && l.isGiven(postgres):
 		l.add(&FieldError{Field: "source", Problem: "names both postgres and mongo", Hint: "keep one: a forwarder moves one outbox"})
-	case needs.Source && !l.mongo:
-		l.need("source.postgres.url", "--source-url")
-	}
-	first := map[string]string{}
-	for _, s := range settings {
-		name, ok := columnOf(cfg, s)
-		if !ok || name == "" || l.bad[s.path] {
-			continue
+	case isMongo:
+		if needs.Source {
+			l.need(mongo, "--source-url")
 		}
-		if other, taken := first[name]; taken {
-			l.contradict(s.path, "is the same column as "+other, "give each its own column")
-		} else {
-			first[name] = s.path
+		l.checkMongo(cfg, needs)
+		l.idle(cfg, "the outbox is in MongoDB", "remove it", postgresSection)
+	default:
+		if needs.Source {
+			l.need(postgres, "--source-url")
+		}
+		l.checkPostgres(cfg)
+		l.idle(cfg, "the outbox is in PostgreSQL", "remove it", mongoSection)
+	}
+	l.checkNames(cfg)
+}
+
+func (l *loader) checkPostgres(cfg *Config) {
+	const mode, slot = "source.postgres.mode", "source.postgres.slot"
+	pg := &cfg.Source.Postgres
+	if pg.Mode == ModePoll && !l.bad[mode] {
+		l.idle(cfg, mode+" is poll", "set "+mode+" to stream, or remove it", slot, "source.postgres.replication_url")
+	}
+	if pg.Slot != SlotDurable && !l.bad[slot] {
+		l.idle(cfg, slot+" is not durable", "set "+slot+" to durable, or remove it",
+			"source.postgres.slot_name", "source.postgres.slot_failover", "source.postgres.slot_budget", "source.postgres.slot_over_budget")
+	} else if pg.SlotBudget == 0 && !l.bad["source.postgres.slot_budget"] {
+		l.idle(cfg, "source.postgres.slot_budget is none", "set a budget, or remove it", "source.postgres.slot_over_budget")
+	}
+}
+
+func (l *loader) checkMongo(cfg *Config, needs Needs) {
+	const mode, database = "source.mongo.mode", "source.mongo.database"
+	mongo := &cfg.Source.Mongo
+	if mongo.Mode == ModePoll && !l.bad[mode] {
+		l.idle(cfg, mode+" is poll", "set "+mode+" to stream, or remove it", "source.mongo.checkpoint")
+	}
+	if l.isGiven(database) {
+		return
+	}
+	mongo.Database = databaseOf(mongo.URL.Reveal())
+	if mongo.Database == "" && needs.Source && l.isGiven("source.mongo.url") && !l.bad["source.mongo.url"] {
+		l.add(&FieldError{Field: database, Problem: "is not set, and source.mongo.url names no database",
+			Hint: "write it behind the host, mongodb://host:27017/database, or give " + database})
+	}
+}
+
+// idle reports settings at or below the paths that have no effect here and say other than
+// their default: somebody believes in them.
+func (l *loader) idle(cfg *Config, reason, hint string, paths ...string) {
+	plain := defaults()
+	for _, s := range settings {
+		below := slices.ContainsFunc(paths, func(p string) bool { return s.path == p || strings.HasPrefix(s.path, p+".") })
+		if _, given := l.given[s.path]; below && given && !l.bad[s.path] && s.get(cfg) != s.get(&plain) {
+			l.contradict(s.path, "is given, but "+reason, hint)
 		}
 	}
 }
 
-// columnOf returns the column that a setting names; ok is false for other settings.
-func columnOf(cfg *Config, s setting) (name string, ok bool) {
-	c := &cfg.Source.Postgres.Columns
-	switch s.path {
-	case "source.postgres.columns.id":
-		return c.ID, true
-	case "source.postgres.columns.topic":
-		return c.Topic, true
-	case "source.postgres.columns.key":
-		return c.Key, true
-	case "source.postgres.columns.payload":
-		return c.Payload, true
-	case "source.postgres.columns.headers":
-		return c.Headers, true
-	case "source.postgres.columns.created_at":
-		return c.CreatedAt, true
+// checkNames refuses one name for two columns or two fields.
+func (l *loader) checkNames(cfg *Config) {
+	first := map[string]string{}
+	for _, s := range settings {
+		if s.name == nil || l.bad[s.path] {
+			continue
+		}
+		what := "column"
+		if strings.HasPrefix(s.path, mongoSection) {
+			what = "field"
+		}
+		name := s.name(cfg)
+		if name == "" {
+			continue
+		}
+		if other, taken := first[what+name]; taken {
+			l.contradict(s.path, "is the same "+what+" as "+other, "give each its own "+what)
+		} else {
+			first[what+name] = s.path
+		}
 	}
-	return "", false
 }
 
 func (l *loader) checkSASL() {

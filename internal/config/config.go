@@ -16,38 +16,6 @@ type Config struct {
 	Shutdown Shutdown
 }
 
-// Source says where the outbox is.
-type Source struct {
-	Postgres Postgres
-}
-
-// Postgres describes an outbox table.
-type Postgres struct {
-	// URL is a libpq connection string in either form; the zero Secret where no source is
-	// needed and none was given.
-	URL     Secret
-	Table   Table
-	Columns Columns
-	Mode    Mode
-}
-
-// Mode is the way in which new rows are seen.
-type Mode string
-
-// ModePoll queries the outbox.
-const ModePoll Mode = "poll"
-
-// Columns holds the names of the outbox's columns, exactly as the database has them. Key,
-// Headers and CreatedAt are empty where the table has no such column.
-type Columns struct {
-	ID        string
-	Topic     string
-	Key       string
-	Payload   string
-	Headers   string
-	CreatedAt string
-}
-
 // Kafka describes the cluster and how to reach it.
 type Kafka struct {
 	Brokers     []string // host:port
@@ -107,14 +75,7 @@ func (c Config) LogValue() slog.Value {
 // forwarder never guesses whose events it moves where.
 func defaults() Config {
 	return Config{
-		Source: Source{Postgres: Postgres{
-			Table: Table{Schema: "public", Name: "outbox"},
-			Columns: Columns{
-				ID: "id", Topic: "topic", Key: "key", Payload: "payload",
-				Headers: "headers", CreatedAt: "created_at",
-			},
-			Mode: ModePoll,
-		}},
+		Source:   defaultSource(),
 		Kafka:    Kafka{ClientID: "forwarder", Compression: "none"},
 		Lanes:    Lanes{LeaseTTL: 10 * time.Second},
 		Memory:   Memory{Events: 32 * MiB},

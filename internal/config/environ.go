@@ -60,9 +60,6 @@ func (l *loader) environ() {
 		section := strings.TrimPrefix(name, envPrefix)
 		if v := refusalOfVariable(section); v != nil {
 			e.Problem, e.Hint = v.problem, v.hint
-		} else if strings.HasPrefix(section, "SOURCE_MONGO_") {
-			e.Problem, e.Hint = "is not supported by this build yet", "use "+Variable("source.postgres.url")
-			l.mongo = true
 		} else if near := nearestVariable(section); near != "" {
 			e.Hint = "did you mean " + near + "?"
 		} else {
@@ -78,6 +75,9 @@ func refusalOfVariable(name string) *verdict {
 	rest, ok := strings.CutPrefix(name, "KAFKA_")
 	if !ok {
 		rest, ok = strings.CutPrefix(name, "SOURCE_POSTGRES_")
+	}
+	if !ok {
+		rest, ok = strings.CutPrefix(name, "SOURCE_MONGO_")
 	}
 	if !ok {
 		return nil

@@ -161,11 +161,6 @@ func (l *loader) unknownKey(section, key, origin string) {
 	full := strings.TrimPrefix(section+"."+key, ".")
 	e := &FieldError{Field: showName(full), Origin: origin, Problem: "is not a setting"}
 	defer l.add(e)
-	if full == "source.mongo" {
-		e.Problem, e.Hint = "is not supported by this build yet", "use source.postgres"
-		l.mongo = true
-		return
-	}
 	if v := refusal(key); v != nil {
 		e.Problem, e.Hint = v.problem, v.hint
 		return

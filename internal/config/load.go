@@ -32,7 +32,7 @@ func Load(args Overrides, environ []string, readFile func(string) ([]byte, error
 
 func newLoader(environ []string, readFile func(string) ([]byte, error)) *loader {
 	return &loader{
-		env: parseEnviron(environ), readFile: readFile,
+		env: parseEnviron(environ), readFile: once(readFile),
 		given: map[string]given{}, bad: map[string]bool{}, used: map[string]bool{},
 	}
 }
@@ -50,7 +50,7 @@ func (l *loader) load(args Overrides) (Config, error) {
 	l.environ()
 	for _, f := range Flags() {
 		if text, ok := args.Flags[f.Path]; ok {
-			s, _ := find(f.Path)
+			s, _ := find(l.flagPath(f, text))
 			l.giveText(s, text, "--"+f.Name)
 		}
 	}
@@ -68,6 +68,41 @@ func (l *loader) load(args Overrides) (Config, error) {
 	return cfg, nil
 }
 
+// once reads each file a single time: a pipe has nothing to say to a second reader.
+func once(readFile func(string) ([]byte, error)) func(string) ([]byte, error) {
+	type answer struct {
+		data []byte
+		err  error
+	}
+	read := map[string]answer{}
+	return func(name string) ([]byte, error) {
+		a, ok := read[name]
+		if !ok {
+			a.data, a.err = readFile(name)
+			read[name] = a
+		}
+		return a.data, a.err
+	}
+}
+
+// flagPath returns the setting that a flag stands for. The scheme of --source-url says
+// which database is meant, and --mode goes with the database that was named.
+func (l *loader) flagPath(f Flag, text string) string {
+	switch f.Twin {
+	case "source.mongo.url":
+		s, _ := find(f.Path)
+		v, bad := l.resolve(s, value{text: text})
+		if scheme, _, ok := cutScheme(v.text); bad == nil && ok && isMongoScheme(scheme) {
+			return f.Twin
+		}
+	case "source.mongo.mode":
+		if l.isGiven("source.mongo.url") && !l.isGiven("source.postgres.url") {
+			return f.Twin
+		}
+	}
+	return f.Path
+}
+
 // loader gathers values and problems.
 type loader struct {
 	env      environment
@@ -78,7 +113,6 @@ type loader struct {
 	used  map[string]bool  // variables that a ${NAME} refers to
 
 	fileUnread bool // settings may be missing because their file was not read
-	mongo      bool // a MongoDB source was asked for
 	problems   Problems
 }
 
@@ -179,7 +213,7 @@ func (l *loader) shown(s setting, g given) string {
 		return Show(text)
 	case strings.HasPrefix(text, fileReference) || strings.HasPrefix(text, "${") && strings.IndexByte(text, '}') == len(text)-1:
 		return Show(text)
-	case s.path == "source.postgres.url":
+	case s.url:
 		return RedactURL(text)
 	}
 	return hidden
@@ -188,7 +222,7 @@ func (l *loader) shown(s setting, g given) string {
 // Show quotes a text on one line, and hides it where it may carry a login: a URL or a
 // connection string that was put in the wrong place.
 func Show(text string) string {
-	if strings.ContainsAny(text, "@=") || strings.Contains(text, "://") || strings.HasPrefix(text, "postgres") {
+	if strings.ContainsAny(text, "@=") || strings.Contains(text, "://") || strings.HasPrefix(text, "postgres") || strings.HasPrefix(text, "mongodb") {
 		return hidden
 	}
 	if len(text) > 80 {

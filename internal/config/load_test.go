@@ -53,6 +53,52 @@ func TestOnlyTheWinnerIsJudged(t *testing.T) {
 	}
 }
 
+// TestTheURLChoosesTheDatabase: --source-url and --mode mean whichever database the URL is of.
+func TestTheURLChoosesTheDatabase(t *testing.T) {
+	for name, c := range map[string]struct {
+		flags   map[string]string
+		environ []string
+		mongo   bool
+		mode    Mode
+		outbox  string
+	}{
+		"flag":         {flags: map[string]string{"source.postgres.url": "mongodb://u:p@h/app?replicaSet=r", "source.postgres.mode": "stream"}, mongo: true, mode: ModeStream, outbox: "app.outbox"},
+		"flag to file": {flags: map[string]string{"source.postgres.url": "file:/url"}, mongo: true, mode: ModePoll, outbox: "db.outbox"},
+		"reference":    {flags: map[string]string{"source.postgres.url": "${URL}"}, environ: []string{"URL=mongodb+srv://h/srv"}, mongo: true, mode: ModePoll, outbox: "srv.outbox"},
+		"environment": {flags: map[string]string{"source.postgres.mode": "stream"}, environ: []string{"FORWARDER_SOURCE_MONGO_URL=mongodb://h", "FORWARDER_SOURCE_MONGO_DATABASE=d", "FORWARDER_SOURCE_MONGO_COLLECTION=c"},
+			mongo: true, mode: ModeStream, outbox: "d.c"},
+		"PostgreSQL": {flags: map[string]string{"source.postgres.url": "postgres://h/db", "source.postgres.mode": "stream"}, mode: ModeStream, outbox: "public.outbox"},
+		"keywords":   {flags: map[string]string{"source.postgres.url": "host=h password='mongodb://'"}, mode: ModePoll, outbox: "public.outbox"},
+	} {
+		reads := 0
+		cfg, err := Load(Overrides{Flags: c.flags, Needs: Needs{Source: true}}, c.environ, func(string) ([]byte, error) {
+			reads++
+			return []byte("mongodb://h/db\n"), nil
+		})
+		mode := cfg.Source.Postgres.Mode
+		if c.mongo {
+			mode = cfg.Source.Mongo.Mode
+		}
+		if err != nil || cfg.Source.IsMongo() != c.mongo || mode != c.mode || cfg.Source.Outbox() != c.outbox {
+			t.Errorf("%s: got %+v, %v", name, cfg.Source, err)
+		}
+		if reads > 1 {
+			t.Errorf("%s: the file was read %d times, and may have been a pipe", name, reads)
+		}
+	}
+	_, err := Load(Overrides{Flags: map[string]string{"source.postgres.url": "mongodb://h/app"}, Needs: Needs{Source: true}}, enough, files{}.read)
+	wantProblems(t, err, `source: names both postgres and mongo; keep one: a forwarder moves one outbox`)
+	_, err = Load(Overrides{Needs: Needs{Source: true}}, []string{"FORWARDER_SOURCE_MONGO_URL=postgres://u:hunter2@h/db"}, files{}.read)
+	wantProblems(t, err, `source.mongo.url = postgres://u:xxxxx@h/db (FORWARDER_SOURCE_MONGO_URL): names PostgreSQL; give it as source.postgres.url`)
+	_, err = Load(Overrides{Needs: Needs{Source: true}}, []string{"FORWARDER_SOURCE_POSTGRES_URL=mongodb://u:hunter2@h/db"}, files{}.read)
+	wantProblems(t, err, `source.postgres.url = mongodb://u:xxxxx@h/db (FORWARDER_SOURCE_POSTGRES_URL): names MongoDB; give it as source.mongo.url`)
+	// Nothing names a server, as with init --print.
+	cfg, err := Load(Overrides{}, []string{"FORWARDER_SOURCE_MONGO_COLLECTION=events"}, files{}.read)
+	if err != nil || !cfg.Source.IsMongo() {
+		t.Errorf("a collection without a URL: got %+v, %v", cfg.Source, err)
+	}
+}
+
 func TestEmptyIsNotAbsent(t *testing.T) {
 	args := Overrides{FileGiven: true, Flags: map[string]string{"source.postgres.url": "", "kafka.brokers": ""}, Needs: Needs{Source: true, Kafka: true}}
 	_, err := Load(args, []string{"FORWARDER_KAFKA_CLIENT_ID=", "FORWARDER_LOG_FORMAT="}, files{}.read)
@@ -152,7 +198,6 @@ func TestVariablesThatAreNotForTheConfiguration(t *testing.T) {
 	wantProblems(t, err,
 		`FORWARDER_ADMIN_PORT: is not a setting's variable; remove it, or write FORWARDER_ and a setting's path in capitals, such as FORWARDER_SOURCE_POSTGRES_URL`,
 		`FORWARDER_BROKERS: is not a setting's variable; did you mean FORWARDER_KAFKA_BROKERS?`,
-		`FORWARDER_SOURCE_MONGO_URL: is not supported by this build yet; use FORWARDER_SOURCE_POSTGRES_URL`,
 		`FORWARDER_SOURCE_URL: is not a setting's variable; remove it, or write FORWARDER_ and a setting's path in capitals, such as FORWARDER_SOURCE_POSTGRES_URL`,
 		`source: names both postgres and mongo; keep one: a forwarder moves one outbox`)
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -55,6 +56,16 @@ func parseColumn(text string) (string, *verdict) {
 		v = &verdict{"is not one name", `write the column's name alone; a name that contains a dot goes in double quotes, "a.b"`}
 	}
 	return name, v
+}
+
+var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+
+// parseSlotName reads the name of a replication slot, which is a file's name to the server.
+func parseSlotName(text string) (string, *verdict) {
+	if !slotName.MatchString(text) {
+		return "", &verdict{"is not a name of a replication slot", "write 1 to 63 of the characters a to z, 0 to 9 and _"}
+	}
+	return text, nil
 }
 
 // cutIdentifier reads one name, bare or in double quotes. What is left is empty or starts

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,6 +37,8 @@ var urlForms = []string{
 	"postgres://app:p@ss/%s@db/app",
 	"Postgres://app:%s@db/app",
 	"mongodb://app:%s@db/app",
+	"mongodb://app:%s@db1:27017,db2/app?replicaSet=r",
+	"mongodb://db/app?authMechanismProperties=%s",
 	"mongodb+srv://app:%s@db/app",
 	"mysql://app:%s@db/app",
 	"unknown://app:%s@db/app",
@@ -102,6 +105,9 @@ func everyWay(text string) (configs []Config, errs []error) {
 		"source:\n  postgres: '" + quoted + "'\n",
 		"source:\n  postgres:\n    url: ['" + quoted + "']\n",
 		"source:\n  postgres:\n    table: '" + quoted + "'\n",
+		"source:\n  postgres:\n    replication_url: '" + quoted + "'\n",
+		"source:\n  mongo:\n    url: '" + quoted + "'\n",
+		"source:\n  mongo:\n    collection: '" + quoted + "'\n",
 		"source:\n  postgres:\n    url: {a: '" + quoted + "'}\n",
 		"kafka:\n  brokers: ['" + quoted + "']\n",
 		"kafka:\n  sasl: {mechanism: PLAIN, username: u, password: '" + quoted + "'}\n",
@@ -138,7 +144,7 @@ func TestSecretsAppearNowhere(t *testing.T) {
 			}
 			configs, errs := everyWay(text)
 			for i := range configs {
-				if strings.Contains(shape, " #") && (i == 0 || i == 9) {
+				if strings.Contains(shape, " #") && (i == 0 || i == 12) {
 					continue // to YAML the rest is a comment, and what is left is another URL
 				}
 				tried++
@@ -146,7 +152,7 @@ func TestSecretsAppearNowhere(t *testing.T) {
 				if err := errs[i]; err != nil {
 					texts = []string{err.Error(), fmt.Sprintf("%+v %#v", err, err)}
 				} else {
-					texts = append(printed(t, configs[i]), printed(t, configs[i].Source.Postgres.URL)...)
+					texts = slices.Concat(printed(t, configs[i]), printed(t, configs[i].Source.Postgres.URL), printed(t, configs[i].Source.Mongo.URL))
 				}
 				if where, leaked := leaks(texts...); leaked {
 					t.Errorf("%q, way %d: the password shows in %s", text, i, where)
@@ -193,7 +199,8 @@ func TestGoodURLsAreShownWithoutTheirPassword(t *testing.T) {
 		"postgres://app@db1:5432,db2/app?password=hunter2&user=u":    "postgres://app@db1:5432,db2/app?user=u",
 		"host=db user=app password='hunter2 x' dbname=app":           "host=db user=app password=xxxxx dbname=app",
 		`host='/var/run/my dir' password=hunter2 options=-csecret=1`: `host='/var/run/my dir' password=xxxxx`,
-		"mongodb://app:hunter2@db/app":                               "mongodb://(hidden)",
+		"mongodb://app:hunter2@db/app":                               "mongodb://app:xxxxx@db/app",
+		"mongodb+srv://app:hun%2Fter2@db/?replicaSet=r&x=hunter2":    "mongodb+srv://app:xxxxx@db/?replicaSet=r",
 	} {
 		if got := RedactURL(text); got != want {
 			t.Errorf("RedactURL(%q) = %q, want %q", text, got, want)

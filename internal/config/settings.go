@@ -12,8 +12,12 @@ type setting struct {
 	path string
 	kind kind
 	flag *Flag
-	// secret values are never shown, and may be given as "file:" and a file's name.
-	secret bool
+	// secret values are never shown, and may be given as "file:" and a file's name. Of a url
+	// all but its password is shown.
+	secret, url bool
+	// name returns the column or field that the setting names, empty for none; it is nil for
+	// other settings.
+	name func(c *Config) string
 	// set judges a value and stores it.
 	set func(c *Config, v value) *verdict
 	// get returns the value in use, safe to show.
@@ -24,13 +28,15 @@ type setting struct {
 type Flag struct {
 	Name  string // without its dashes
 	Path  string
+	Twin  string // the setting that the flag stands for where the outbox is in MongoDB
 	Usage string
 	List  bool // items between commas; the flag may be repeated
 }
 
 var settings = []setting{
-	connection("source.postgres.url", &Flag{Name: "source-url",
-		Usage: "the outbox's database, postgres://user@host:5432/database; others can read a flag, so give a password by FORWARDER_SOURCE_POSTGRES_URL or the file"}),
+	flagged(connection("source.postgres.url", func(c *Config) *Secret { return &c.Source.Postgres.URL }, checkURL), Flag{Name: "source-url", Twin: "source.mongo.url",
+		Usage: "the outbox's database, postgres://user@host:5432/database or mongodb://user@host:27017/database; others can read a flag, so give a password by FORWARDER_SOURCE_POSTGRES_URL, FORWARDER_SOURCE_MONGO_URL or the file"}),
+	connection("source.postgres.replication_url", func(c *Config) *Secret { return &c.Source.Postgres.ReplicationURL }, checkURL),
 	custom("source.postgres.table", func(c *Config) *Table { return &c.Source.Postgres.Table }, parseTable),
 	column("source.postgres.columns.id", func(c *Config) *string { return &c.Source.Postgres.Columns.ID }),
 	column("source.postgres.columns.topic", func(c *Config) *string { return &c.Source.Postgres.Columns.Topic }),
@@ -38,7 +44,27 @@ var settings = []setting{
 	column("source.postgres.columns.payload", func(c *Config) *string { return &c.Source.Postgres.Columns.Payload }),
 	optionalColumn("source.postgres.columns.headers", func(c *Config) *string { return &c.Source.Postgres.Columns.Headers }),
 	optionalColumn("source.postgres.columns.created_at", func(c *Config) *string { return &c.Source.Postgres.Columns.CreatedAt }),
-	choice("source.postgres.mode", func(c *Config) *Mode { return &c.Source.Postgres.Mode }, ModePoll),
+	flagged(choice("source.postgres.mode", func(c *Config) *Mode { return &c.Source.Postgres.Mode }, ModePoll, ModeStream), Flag{Name: "mode", Twin: "source.mongo.mode",
+		Usage: "how new rows are seen: poll, or stream for the database's log"}),
+	custom("source.postgres.publication", func(c *Config) *string { return &c.Source.Postgres.Publication }, parseColumn),
+	choice("source.postgres.slot", func(c *Config) *Slot { return &c.Source.Postgres.Slot }, SlotTemporary, SlotDurable),
+	custom("source.postgres.slot_name", func(c *Config) *string { return &c.Source.Postgres.SlotName }, parseSlotName),
+	truth("source.postgres.slot_failover", func(c *Config) *bool { return &c.Source.Postgres.SlotFailover }),
+	budget("source.postgres.slot_budget", func(c *Config) *Size { return &c.Source.Postgres.SlotBudget }),
+	choice("source.postgres.slot_over_budget", func(c *Config) *OverBudget { return &c.Source.Postgres.SlotOverBudget }, OverBudgetWarn, OverBudgetDrop),
+
+	connection("source.mongo.url", func(c *Config) *Secret { return &c.Source.Mongo.URL }, checkMongoURL),
+	custom("source.mongo.database", func(c *Config) *string { return &c.Source.Mongo.Database }, parseDatabase),
+	custom("source.mongo.collection", func(c *Config) *string { return &c.Source.Mongo.Collection }, parseCollection),
+	field("source.mongo.fields.topic", func(c *Config) *string { return &c.Source.Mongo.Fields.Topic }),
+	optionalField("source.mongo.fields.key", func(c *Config) *string { return &c.Source.Mongo.Fields.Key }),
+	field("source.mongo.fields.payload", func(c *Config) *string { return &c.Source.Mongo.Fields.Payload }),
+	optionalField("source.mongo.fields.headers", func(c *Config) *string { return &c.Source.Mongo.Fields.Headers }),
+	optionalField("source.mongo.fields.created_at", func(c *Config) *string { return &c.Source.Mongo.Fields.CreatedAt }),
+	field("source.mongo.fields.seq", func(c *Config) *string { return &c.Source.Mongo.Fields.Seq }),
+	choice("source.mongo.mode", func(c *Config) *Mode { return &c.Source.Mongo.Mode }, ModePoll, ModeStream),
+	choice("source.mongo.checkpoint", func(c *Config) *Checkpoint { return &c.Source.Mongo.Checkpoint }, CheckpointNone, CheckpointDurable),
+	choice("source.mongo.json", func(c *Config) *JSON { return &c.Source.Mongo.JSON }, JSONRelaxed, JSONCanonical),
 
 	brokers("kafka.brokers", &Flag{Name: "brokers", Usage: "Kafka brokers to start from, host:port, separated by commas"}),
 	custom("kafka.client_id", func(c *Config) *string { return &c.Kafka.ClientID }, parseClientID),

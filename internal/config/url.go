@@ -34,14 +34,18 @@ func RedactURL(text string) string {
 		}
 		return showKeywords(params)
 	}
-	if scheme != "postgres" && scheme != "postgresql" {
+	harmless := shownParams
+	switch {
+	case isMongoScheme(scheme):
+		harmless = mongoParams
+	case scheme != "postgres" && scheme != "postgresql":
 		return scheme + "://" + hidden
 	}
 	p, v := cutURL(rest)
 	if v != nil {
 		return scheme + "://" + hidden
 	}
-	return scheme + "://" + p.shown()
+	return scheme + "://" + p.shown(harmless)
 }
 
 // cutScheme splits at "://" when what stands before it is one of the schemes that people
@@ -70,8 +74,8 @@ func checkURL(text string) *verdict {
 		return checkParams(params)
 	case !isURL:
 		return &verdict{"is not a PostgreSQL connection string", "write postgres://user:password@host:5432/database"}
-	case scheme == "mongodb" || scheme == "mongodb+srv":
-		return &verdict{"names MongoDB, which is not supported by this build yet", "write a postgres:// URL"}
+	case isMongoScheme(scheme):
+		return &verdict{"names MongoDB", "give it as source.mongo.url"}
 	case scheme != "postgres" && scheme != "postgresql":
 		return &verdict{"is not a PostgreSQL URL", "begin it with postgres:// or postgresql://, in small letters"}
 	}
@@ -104,7 +108,7 @@ func checkParams(params []param) *verdict {
 
 type param struct{ name, value string }
 
-// urlParts are the parts of a PostgreSQL URL behind the scheme.
+// urlParts are the parts of a URL behind the scheme.
 type urlParts struct {
 	user     string // still percent-encoded
 	hasUser  bool
@@ -114,7 +118,7 @@ type urlParts struct {
 	params   []param
 }
 
-func (p urlParts) shown() string {
+func (p urlParts) shown(harmless []string) string {
 	var b strings.Builder
 	if p.hasUser {
 		b.WriteString(p.user)
@@ -126,7 +130,7 @@ func (p urlParts) shown() string {
 	b.WriteString(p.hosts + p.path)
 	sep := "?"
 	for _, q := range p.params {
-		if slices.Contains(shownParams, q.name) {
+		if slices.Contains(harmless, q.name) {
 			b.WriteString(sep + q.name + "=" + strings.ReplaceAll(url.QueryEscape(q.value), "+", "%20"))
 			sep = "&"
 		}
@@ -204,7 +208,7 @@ func checkHosts(hosts string) *verdict {
 		}
 		if hasPort && !validPort(port, 1) {
 			return &verdict{"has a port that is not a number from 1 to 65535",
-				"write host:5432; if that is part of the password, percent-encode it"}
+				"write host:port; if that is part of the password, percent-encode it"}
 		}
 		address, bracketed := strings.CutPrefix(name, "[")
 		if bracketed {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net"
@@ -87,36 +88,51 @@ func truth(path string, field func(*Config) *bool) setting {
 	return s
 }
 
-func column(path string, field func(*Config) *string) setting {
-	return custom(path, field, func(text string) (string, *verdict) {
-		if text == noColumn {
-			return "", &verdict{"cannot be switched off", `name the column; one that is really called none is written "none", with double quotes inside the value`}
-		}
-		return parseColumn(text)
-	})
+func flagged(s setting, f Flag) setting {
+	s.flag = &f
+	return s
 }
 
-func optionalColumn(path string, field func(*Config) *string) setting {
-	s := custom(path, field, func(text string) (string, *verdict) {
-		if text == noColumn {
-			return "", nil
+func column(path string, name func(*Config) *string) setting {
+	return named(path, name, parseColumn, `name the column; one that is really called none is written "none", with double quotes inside the value`)
+}
+
+func optionalColumn(path string, name func(*Config) *string) setting {
+	return named(path, name, parseColumn, "")
+}
+
+func field(path string, name func(*Config) *string) setting {
+	return named(path, name, parseField, "name the field")
+}
+
+func optionalField(path string, name func(*Config) *string) setting {
+	return named(path, name, parseField, "")
+}
+
+// named makes a setting of the name of a column or a field. The word none switches it off,
+// unless needed says what to write instead.
+func named(path string, name func(*Config) *string, parse func(string) (string, *verdict), needed string) setting {
+	s := custom(path, name, func(text string) (string, *verdict) {
+		switch {
+		case text != noColumn:
+			return parse(text)
+		case needed != "":
+			return "", &verdict{"cannot be switched off", needed}
 		}
-		return parseColumn(text)
+		return "", nil
 	})
-	s.get = func(c *Config) any {
-		if name := *field(c); name != "" {
-			return name
-		}
-		return noColumn
+	s.name = func(c *Config) string { return *name(c) }
+	if needed == "" {
+		s.get = func(c *Config) any { return cmp.Or(*name(c), noColumn) }
 	}
 	return s
 }
 
-func connection(path string, f *Flag) setting {
-	s := custom(path, func(c *Config) *Secret { return &c.Source.Postgres.URL }, func(text string) (Secret, *verdict) {
-		return NewURL(text), checkURL(text)
+func connection(path string, url func(*Config) *Secret, check func(string) *verdict) setting {
+	s := custom(path, url, func(text string) (Secret, *verdict) {
+		return NewURL(text), check(text)
 	})
-	s.flag, s.secret = f, true
+	s.secret, s.url = true, true
 	return s
 }
 
@@ -245,6 +261,30 @@ func parseMemory(text string) (Size, *verdict) {
 		bad = &verdict{"is out of range", fmt.Sprintf("write %v to %v", minMemory, maxMemory)}
 	}
 	return size, bad
+}
+
+// A segment of the log is 16MiB by default, and checkpoints hold some of them back anyway.
+const minBudget, maxBudget = 64 * MiB, 64 * 1024 * GiB
+
+// budget makes a setting of a size that may be none.
+func budget(path string, size func(*Config) *Size) setting {
+	s := custom(path, size, func(text string) (Size, *verdict) {
+		if text == "none" {
+			return 0, nil
+		}
+		n, bad := parseSize(text)
+		if bad == nil && (n < minBudget || n > maxBudget) {
+			bad = &verdict{"is out of range", fmt.Sprintf("write %v to %v, or none", minBudget, maxBudget)}
+		}
+		return n, bad
+	})
+	s.get = func(c *Config) any {
+		if *size(c) == 0 {
+			return "none"
+		}
+		return *size(c)
+	}
+	return s
 }
 
 func graceOf(c *Config) *time.Duration { return &c.Shutdown.Grace }
