@@ -38,7 +38,7 @@ func (p *process) get(path string) string {
 // waits is what the admin server says about one thing that waits.
 type waits struct {
 	Part     string
-	ID       int64
+	ID       int64 `json:",string"`
 	Topic    string
 	Key      *string
 	Reason   string

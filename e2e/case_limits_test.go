@@ -32,7 +32,7 @@ func (p *process) wantTold(w waits, size int, limit, setting string) {
 		p.t.Errorf("the reason %q does not say the size, about %d bytes", w.Reason, size)
 	}
 	for _, l := range p.lines() {
-		if l.Level == "WARN" && strings.Contains(l.text, fmt.Sprintf(`"id":%d,`, w.ID)) {
+		if l.Level == "WARN" && strings.Contains(l.text, fmt.Sprintf(`"id":"%d",`, w.ID)) {
 			for _, part := range []string{"public.outbox", w.Topic, limit, setting, fmt.Sprint(said)} {
 				if !strings.Contains(l.text, part) {
 					p.t.Errorf("the log line %s does not say %q", l.text, part)

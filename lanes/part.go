@@ -30,6 +30,7 @@ type Part struct {
 	Topic string
 	Key   string
 	ID    int64
+	Ref   string // of the row ID, see source.Event.Ref
 }
 
 func (p Part) String() string {
@@ -41,7 +42,7 @@ func (p Part) String() string {
 	case OneKey:
 		return fmt.Sprintf("key %q of topic %q", p.Key, p.Topic)
 	default:
-		return fmt.Sprintf("row %d of topic %q", p.ID, p.Topic)
+		return fmt.Sprintf("row %s of topic %q", (&source.Event{ID: p.ID, Ref: p.Ref}).Name(), p.Topic)
 	}
 }
 
@@ -68,7 +69,7 @@ func (p Part) overlaps(q Part) bool {
 // event cannot be delivered.
 func partOf(ev *source.Event) Part {
 	if ev.Key == nil {
-		return Part{Kind: OneRow, Lane: ev.Lane, Topic: ev.Topic, ID: ev.ID}
+		return Part{Kind: OneRow, Lane: ev.Lane, Topic: ev.Topic, ID: ev.ID, Ref: ev.Ref}
 	}
 	return keyPart(ev)
 }
@@ -90,7 +91,8 @@ type waiting struct {
 	class    source.Class // of the last failure; Acked where there was none
 	err      error
 	event    int64 // the row that could not be delivered
-	size     int   // its size in bytes
+	name     string
+	size     int // its size in bytes
 	attempts int
 	since    time.Time
 	retryAt  time.Time
@@ -108,8 +110,9 @@ func (w *waiting) failed() bool { return w.class != source.Acked }
 // Parked describes a part that waits because something of it could not be delivered.
 type Parked struct {
 	Part
-	Event    int64 // the row that could not be delivered
-	Size     int   // its size, see source.Event.Size
+	Event    int64  // the row that could not be delivered
+	Name     string // what users call it
+	Size     int    // its size, see source.Event.Size
 	Class    source.Class
 	Err      error
 	Attempts int

@@ -26,16 +26,18 @@ type Ready struct {
 
 // Note is a change of state.
 type Note struct {
-	Kind     NoteKind
-	Part     Part
-	Class    source.Class
-	Err      error
-	Event    int64 // the row that could not be delivered
-	Later    int64 // Violation: the row of the same key that was acknowledged before it
-	Size     int
-	Attempts int
-	Count    int
-	RetryAt  time.Time
+	Kind  NoteKind
+	Part  Part
+	Class source.Class
+	Err   error
+	Event int64 // the row that could not be delivered
+	Later int64 // Violation: the row of the same key that was acknowledged before it
+	// Name and LaterName are what users call the two.
+	Name, LaterName string
+	Size            int
+	Attempts        int
+	Count           int
+	RetryAt         time.Time
 }
 
 // NoteKind says what a Note tells.

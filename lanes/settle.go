@@ -195,7 +195,7 @@ func (e *Engine) countViolations(l *lane) {
 			}
 		} else if first := failed[key]; first != nil {
 			e.stats.Violations++
-			e.note(Note{Kind: Violation, Part: keyPart(it.ev), Err: first.err, Event: first.id, Later: it.id})
+			e.note(Note{Kind: Violation, Part: keyPart(it.ev), Err: first.err, Event: first.id, Later: it.id, Name: first.ev.Name(), LaterName: it.ev.Name()})
 		}
 	}
 }
@@ -231,10 +231,10 @@ func (e *Engine) block(now time.Time, part Part, it *item) {
 	}
 	e.cool(w)
 	w.room = false
-	w.class, w.err, w.event, w.size = it.class, it.err, it.id, int(it.size)
+	w.class, w.err, w.event, w.name, w.size = it.class, it.err, it.id, it.ev.Name(), int(it.size)
 	w.attempts++
 	w.retryAt = now.Add(backoff.after(w.attempts, e.cfg.Rand))
-	e.note(Note{Kind: Blocked, Part: part, Class: w.class, Err: w.err, Event: w.event, Size: w.size, Attempts: w.attempts, RetryAt: w.retryAt})
+	e.note(Note{Kind: Blocked, Part: part, Class: w.class, Err: w.err, Event: w.event, Name: w.name, Size: w.size, Attempts: w.attempts, RetryAt: w.retryAt})
 	if part.Kind == WholeTopic {
 		for i := range e.lanes {
 			e.dropQueued(&e.lanes[i], w)

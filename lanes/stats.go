@@ -95,7 +95,7 @@ func (e *Engine) Parked() []Parked {
 			continue
 		}
 		p := Parked{
-			Part: part, Event: w.event, Size: w.size, Class: w.class, Err: w.err,
+			Part: part, Event: w.event, Name: w.name, Size: w.size, Class: w.class, Err: w.err,
 			Attempts: w.attempts, Since: w.since,
 		}
 		if !w.trial {

@@ -76,7 +76,7 @@ func (f *Forwarder) logNotes(notes []Note) {
 		case Blocked:
 			msg := "an event cannot be delivered: it and what must follow it wait"
 			f.log.Log(ctx, slog.LevelWarn, n.Part.String(), msg,
-				"part", n.Part.String(), "id", n.Event, "topic", n.Part.Topic, "class", n.Class.String(), "size", n.Size,
+				"part", n.Part.String(), "id", n.Name, "topic", n.Part.Topic, "class", n.Class.String(), "size", n.Size,
 				"attempts", n.Attempts, "retry_in", time.Until(n.RetryAt).Round(time.Millisecond), "err", n.Err)
 		case Healed:
 			f.log.Recovered(n.Part.String(), "delivered again", "part", n.Part.String(), "attempts", n.Attempts)
@@ -92,7 +92,7 @@ func (f *Forwarder) logNotes(notes []Note) {
 			f.log.Log(ctx, slog.LevelWarn, "lease", "the leases were not renewed in time: nothing is submitted until they are", "lanes", n.Count)
 		case Violation:
 			f.log.Log(ctx, slog.LevelError, "violation", "an event was acknowledged before an earlier one of its key",
-				"topic", n.Part.Topic, "id", n.Later, "earlier_id", n.Event, "err", n.Err)
+				"topic", n.Part.Topic, "id", n.LaterName, "earlier_id", n.Name, "err", n.Err)
 		}
 	}
 }

@@ -254,7 +254,7 @@ func (s *service) Parked() []admin.Parked {
 	var list []admin.Parked
 	for _, p := range forwarder.Parked() {
 		a := admin.Parked{
-			ID: p.Event, Topic: p.Topic, Reason: p.Err.Error(),
+			ID: p.Name, Topic: p.Topic, Reason: p.Err.Error(),
 			Attempts: p.Attempts, Since: p.Since, NextRetry: p.RetryAt,
 		}
 		switch p.Kind {

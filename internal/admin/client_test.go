@@ -17,12 +17,12 @@ func lane(n uint16) *uint16 { return &n }
 
 func TestClientReadsWhatTheServerParks(t *testing.T) {
 	st := &status{parked: []admin.Parked{
-		{Part: admin.PartKey, ID: 7, Topic: "orders", Key: admin.Key("kunde-ü"), Reason: "too large", Attempts: 3, Since: moment, NextRetry: moment.Add(time.Minute)},
-		{Part: admin.PartKey, ID: 9, Topic: "orders", Key: admin.Key{0xff, 0x00}, Reason: "malformed headers", Attempts: 1, Since: moment},
-		{Part: admin.PartKey, ID: 10, Topic: "orders", Key: admin.Key{}, Reason: "too large", Attempts: 1, Since: moment},
+		{Part: admin.PartKey, ID: "7", Topic: "orders", Key: admin.Key("kunde-ü"), Reason: "too large", Attempts: 3, Since: moment, NextRetry: moment.Add(time.Minute)},
+		{Part: admin.PartKey, ID: "9", Topic: "orders", Key: admin.Key{0xff, 0x00}, Reason: "malformed headers", Attempts: 1, Since: moment},
+		{Part: admin.PartKey, ID: "10", Topic: "orders", Key: admin.Key{}, Reason: "too large", Attempts: 1, Since: moment},
 		{Part: admin.PartTopic, Topic: "nowhere", Reason: "unknown topic", Attempts: 12, Since: moment},
 		{Part: admin.PartLane, Lane: lane(0), Reason: "queue is full", Since: moment},
-		{Part: admin.PartRow, ID: 11, Topic: "orders", Reason: "illegal topic name", Attempts: 1, Since: moment},
+		{Part: admin.PartRow, ID: "11", Topic: "orders", Reason: "illegal topic name", Attempts: 1, Since: moment},
 	}}
 	client, err := admin.NewClient(start(t, st, nil).Addr())
 	if err != nil {
@@ -124,8 +124,8 @@ func TestKeyJSON(t *testing.T) {
 func TestTable(t *testing.T) {
 	var out strings.Builder
 	err := admin.WriteTable(&out, []admin.Parked{
-		{Part: admin.PartKey, ID: 7, Topic: "orders", Key: admin.Key("a\x1b[2J"), Reason: "1,200,000 bytes are more than the topic's 1,048,588", Attempts: 3, Since: moment.Add(-95 * time.Second), NextRetry: moment.Add(30 * time.Second)},
-		{Part: admin.PartKey, ID: 8, Topic: "orders", Key: admin.Key{0xff, 0}, Reason: "malformed headers", Attempts: 1, Since: moment.Add(-26 * time.Hour), NextRetry: moment},
+		{Part: admin.PartKey, ID: "7", Topic: "orders", Key: admin.Key("a\x1b[2J"), Reason: "1,200,000 bytes are more than the topic's 1,048,588", Attempts: 3, Since: moment.Add(-95 * time.Second), NextRetry: moment.Add(30 * time.Second)},
+		{Part: admin.PartKey, ID: "8", Topic: "orders", Key: admin.Key{0xff, 0}, Reason: "malformed headers", Attempts: 1, Since: moment.Add(-26 * time.Hour), NextRetry: moment},
 		{Part: admin.PartTopic, Topic: "nowhere", Reason: "unknown topic", Attempts: 12, Since: moment.Add(-150 * time.Minute)},
 		{Part: admin.PartLane, Lane: lane(12), Key: nil, Reason: "queue is full", Since: moment},
 	}, moment)

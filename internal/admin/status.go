@@ -42,9 +42,9 @@ const (
 // Parked is one part that waits, and why.
 type Parked struct {
 	Part Part `json:"part"`
-	// ID is the row that cannot be delivered and holds the part back; 0 where no single
-	// row does.
-	ID int64 `json:"id,omitempty"`
+	// ID names the row that cannot be delivered and holds the part back; empty where no
+	// single row does.
+	ID string `json:"id,omitempty"`
 	// Lane is set for PartLane only.
 	Lane *uint16 `json:"lane,omitempty"`
 	// Topic is empty for PartLane only.

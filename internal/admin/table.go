@@ -21,7 +21,7 @@ func WriteTable(w io.Writer, parked []Parked, now time.Time) error {
 	fmt.Fprintln(table, "PART\tID\tTOPIC\tKEY\tATTEMPTS\tWAITING\tNEXT RETRY\tREASON")
 	for _, p := range parked {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n",
-			p.partName(), idText(p.ID), orDash(printable(p.Topic)), p.Key.display(), p.Attempts,
+			p.partName(), orDash(printable(p.ID)), orDash(printable(p.Topic)), p.Key.display(), p.Attempts,
 			age(now.Sub(p.Since)), due(p.NextRetry, now), printable(p.Reason))
 	}
 	return table.Flush()
@@ -59,13 +59,6 @@ func printable(s string) string {
 		return strconv.Quote(s)
 	}
 	return s
-}
-
-func idText(id int64) string {
-	if id == 0 {
-		return "-"
-	}
-	return strconv.FormatInt(id, 10)
 }
 
 func orDash(s string) string {

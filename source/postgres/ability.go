@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // checkStream returns a SetupError with everything that keeps an outbox that can be polled from
@@ -61,7 +63,7 @@ func checkStream(ctx context.Context, cfg Config) error {
 		problems = append(problems, found...)
 	}
 	if len(problems) > 0 {
-		return &SetupError{problems}
+		return &source.SetupError{Problems: problems}
 	}
 	return nil
 }
@@ -94,7 +96,7 @@ const direct = "replication needs a direct connection: set source.postgres.repli
 // refusal says what keeps the server, or who answers for it, from replicating; nothing for an
 // error that may pass.
 func refusal(err error, user string) string {
-	var setup *SetupError
+	var setup *source.SetupError
 	if errors.As(err, &setup) {
 		return setup.Error()
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/outbox-forwarder/forwarder/internal/repeat"
 	"github.com/outbox-forwarder/forwarder/lanes"
+
+	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // link keeps a stream's connection to the log: it is made anew whenever it is lost, and its
@@ -140,7 +142,7 @@ func (l *link) check(ctx context.Context) error {
 		return err
 	}
 	if len(problems) > 0 {
-		return &brokenError{(&SetupError{problems}).Error()}
+		return &brokenError{(&source.SetupError{Problems: problems}).Error()}
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // replication is a connection on which the server sends its log. While it does, one goroutine
@@ -62,7 +64,7 @@ func replicationConfig(cfg Config) (*pgconn.Config, error) {
 	}
 	pcfg, err := pgxpool.ParseConfig(url) // it knows the parameters that are not the server's
 	if err != nil {
-		return nil, &SetupError{[]string{field + ": " + urlProblem(err)}}
+		return nil, &source.SetupError{Problems: []string{field + ": " + urlProblem(err)}}
 	}
 	prepare(pcfg.ConnConfig, cfg)
 	rcfg := &pcfg.ConnConfig.Config

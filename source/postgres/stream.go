@@ -40,7 +40,7 @@ func OpenStream(ctx context.Context, cfg Config) (*Stream, error) {
 // openStreamed joins what is wrong with the outbox and what is wrong with its log.
 func openStreamed(ctx context.Context, cfg Config) (*Source, error) {
 	src, err := Open(ctx, cfg)
-	var table, log *SetupError
+	var table, log *source.SetupError
 	if err != nil && !errors.As(err, &table) {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func openStreamed(ctx context.Context, cfg Config) (*Source, error) {
 	case table == nil, errors.As(logErr, &log) && table.Error() == log.Error():
 		return nil, logErr
 	case log != nil:
-		return nil, &SetupError{append(table.Problems, log.Problems...)}
+		return nil, &source.SetupError{Problems: append(table.Problems, log.Problems...)}
 	}
 	return nil, table
 }
