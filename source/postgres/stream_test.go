@@ -266,7 +266,7 @@ func (w *world) streamProblems(change ...func(*Config)) []string {
 		s.Close()
 		w.t.Fatal("an outbox that cannot be streamed was opened")
 	}
-	var setup *SetupError
+	var setup *source.SetupError
 	if !errors.As(err, &setup) {
 		w.t.Fatalf("not a SetupError: %v", err)
 	}
