@@ -92,7 +92,7 @@ func TestC100ExitCodes(t *testing.T) {
 	typo := write("typo.yaml", "log: {levle: info}")
 	missing := filepath.Join(dir, "missing.yaml")
 	const url, kafka = "--source-url=postgres://u@127.0.0.1:1/db", "--brokers=127.0.0.1:1"
-	const commands = "the commands are demo, help, init, ..."
+	const commands = "the commands are check, demo, help, init, ..."
 
 	for _, c := range []struct {
 		args    string
@@ -126,9 +126,12 @@ func TestC100ExitCodes(t *testing.T) {
 		{args: "init", code: 2, last: "forwarder: source.postgres.url: is not set; ..."},
 		{args: "parked --admin-listen=none", code: 2, last: `forwarder: admin.listen = "none" (--admin-listen): is none, ...`},
 		{args: "demo --rate=0 --duration=30", code: 2, last: `  --duration = "30": has no unit; did you mean 30s? ...`},
-		{args: "run " + kafka + " --source-url=mongodb://h/db", code: 2, last: "forwarder: source.postgres.url = mongodb://(hidden) (--source-url): names MongoDB, which is not supported by this build yet; write a postgres:// URL"},
+		{args: "run " + kafka + " --source-url=mysql://h/db", code: 2, last: "forwarder: source.postgres.url = mysql://(hidden) (--source-url): is not a PostgreSQL URL; begin it with postgres:// or postgresql://, in small letters"},
+		{args: "run " + kafka + " --source-url=mongodb://h", code: 2, last: "forwarder: source.mongo.database: is not set, and source.mongo.url names no database; write it behind the host, mongodb://host:27017/database, or give source.mongo.database"},
+		{args: "run " + kafka + " " + url + " --mode=push", code: 2, last: "forwarder: source.postgres.mode = \"push\" (--mode): is not an allowed value; write one of poll, stream"},
+		{args: "check", code: 2, last: "  source.postgres.url: is not set; give --source-url, FORWARDER_SOURCE_POSTGRES_URL, or source.postgres.url in the file that --config names"},
 		{args: "run " + kafka + " " + url + " --admin-listen=", code: 2, last: `forwarder: admin.listen = "" (--admin-listen): is empty; give it a value, or leave it out`},
-		{args: "run " + kafka + " " + url, environ: []string{"FORWARDER_SOURCE_POSTGRES_MODE=stream"}, code: 2, last: `forwarder: source.postgres.mode = "stream" (FORWARDER_SOURCE_POSTGRES_MODE): is not an allowed value; the only allowed value is poll`},
+		{args: "run " + kafka + " " + url, environ: []string{"FORWARDER_SOURCE_POSTGRES_SLOT=durable"}, code: 2, last: `forwarder: source.postgres.slot = "durable" (FORWARDER_SOURCE_POSTGRES_SLOT): is given, but source.postgres.mode is poll; set source.postgres.mode to stream, or remove it`},
 		{args: "run " + kafka, environ: []string{"FORWARDER_SOURCE_POSTGRES_URL=postgres://u:${PGPASS}@h/db"}, code: 2, last: `forwarder: source.postgres.url = postgres://(hidden) (FORWARDER_SOURCE_POSTGRES_URL): uses the variable PGPASS, which is not set; ...`},
 
 		{args: "run --config=" + missing, code: 2, last: "forwarder: --config = \"" + missing + "\": cannot be read: no such file or directory; ..."},

@@ -55,12 +55,12 @@ func TestFlagsReachTheConfiguration(t *testing.T) {
 		logger.Info("hello")
 		return nil
 	}
-	code := p.main([]string{"run", "--source-url", "postgres://u:hunter2@h/db", "--brokers", "a:1,b:2", "--brokers", "c:3", "--admin-listen", "127.0.0.1:0"})
+	code := p.main([]string{"run", "--source-url", "postgres://u:hunter2@h/db", "--brokers", "a:1,b:2", "--brokers", "c:3", "--admin-listen", "127.0.0.1:0", "--mode", "stream"})
 	if code != exitOK {
 		t.Fatalf("exit %d: %s", code, stderr.String())
 	}
 	if got.Source.Postgres.URL.Reveal() != "postgres://u:hunter2@h/db" || !slices.Equal(got.Kafka.Brokers, []string{"a:1", "b:2", "c:3"}) ||
-		got.Kafka.ClientID != "env" || got.Admin.Listen != "127.0.0.1:0" || got.Log.Format != "json" {
+		got.Source.Postgres.Mode != config.ModeStream || got.Kafka.ClientID != "env" || got.Admin.Listen != "127.0.0.1:0" || got.Log.Format != "json" {
 		t.Errorf("got %+v", got)
 	}
 	// The file's level makes run log the whole configuration.
@@ -102,7 +102,7 @@ func TestInitAndParkedGetTheirFlags(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	p := newProgram(t, &stdout, &stderr, "FORWARDER_SOURCE_POSTGRES_TABLE=app.events")
 	var calls []string
-	p.actions.initStore = func(_ context.Context, cfg config.Config, print bool, out io.Writer) error {
+	p.actions.initStore = func(_ context.Context, cfg config.Config, print bool, _ *slog.Logger, out io.Writer) error {
 		calls = append(calls, "init "+cfg.Source.Postgres.Table.String())
 		if print {
 			_, err := io.WriteString(out, "SQL\n")

@@ -8,12 +8,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const rootHelp = `forwarder moves events from a PostgreSQL outbox table to Kafka: in order for each key,
-at least once, and a row is deleted when the broker has acknowledged its record.
+const rootHelp = `forwarder moves events from an outbox, a table in PostgreSQL or a collection in MongoDB, to
+Kafka: in order for each key, at least once, and a row is deleted when the broker has
+acknowledged its record.
 
 Try it:             forwarder demo
 Create the tables:  forwarder init --source-url postgres://app@localhost:5432/app
 Run it:             forwarder run --source-url postgres://app@localhost:5432/app --brokers localhost:9092
+For MongoDB:        the same with --source-url mongodb://localhost:27017/app?replicaSet=rs0
 
 Settings come from defaults, a YAML file (--config), environment variables
 (FORWARDER_SOURCE_POSTGRES_URL for source.postgres.url) and flags; later ones win.
@@ -44,14 +46,14 @@ func (p *program) command(ctx context.Context, args []string) error {
 
 func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
-		Use: "forwarder", Short: "Moves a PostgreSQL outbox to Kafka", Long: rootHelp,
+		Use: "forwarder", Short: "Moves an outbox to Kafka", Long: rootHelp,
 		SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(flagError)
-	for _, cmd := range []*cobra.Command{p.runCommand(), p.initCommand(), p.demoCommand(), p.statusCommand(), p.lanesCommand(), p.parkedCommand(), p.retireCommand(), p.versionCommand()} {
+	for _, cmd := range []*cobra.Command{p.runCommand(), p.checkCommand(), p.initCommand(), p.demoCommand(), p.statusCommand(), p.lanesCommand(), p.parkedCommand(), p.retireCommand(), p.versionCommand()} {
 		cmd.Args = noArguments
 		cmd.DisableFlagsInUseLine = true
 		root.AddCommand(cmd)

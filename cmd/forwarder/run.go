@@ -13,7 +13,7 @@ func (p *program) runCommand() *cobra.Command {
 waits for acknowledgements (shutdown.grace, 20s by default), deletes what was acknowledged
 and exits with 0. A second signal ends it at once; what was not deleted is sent again.`,
 	}
-	flags := addSettings(cmd, true, "source.postgres.url", "kafka.brokers", "admin.listen")
+	flags := addSettings(cmd, true, "source.postgres.url", "source.postgres.mode", "kafka.brokers", "admin.listen")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := config.Load(flags.overrides(config.Needs{Source: true, Kafka: true}), p.environ, p.readFile)
 		if err != nil {

@@ -19,7 +19,6 @@ import (
 	"github.com/outbox-forwarder/forwarder/lanes"
 	"github.com/outbox-forwarder/forwarder/sink"
 	"github.com/outbox-forwarder/forwarder/source"
-	"github.com/outbox-forwarder/forwarder/source/postgres"
 )
 
 // service is one forwarder from its start to its stop.
@@ -33,6 +32,7 @@ type service struct {
 	forwarder *lanes.Forwarder
 	producer  *sink.Producer
 	keeper    *lanes.Keeper
+	follower  follower // nil for a store that is polled
 }
 
 // How long the start waits between two tries of a database or a broker that may come.
@@ -69,42 +69,54 @@ func (s *service) run(ctx context.Context) error {
 		}
 	}
 
-	source, err := s.openSource(ctx)
-	if err != nil || source == nil {
+	db := databaseOf(s.cfg, s.log)
+	outbox, err := s.openSource(ctx, db)
+	if err != nil || outbox == nil {
 		return err
 	}
-	defer source.Close()
+	defer outbox.Close()
 	producer, err := s.openSink(ctx)
 	if err != nil || producer == nil {
 		return err
 	}
 	defer producer.Close()
 	forwarder, err := lanes.NewForwarder(lanes.Config{
-		Lanes: source.Lanes(), MaxBytes: int(s.cfg.Memory.Events),
-	}, source, producer, s.log.With("table", source.Table()), s.cfg.Shutdown.Grace)
+		Lanes: outbox.Lanes(), MaxBytes: int(s.cfg.Memory.Events),
+	}, outbox, producer, s.log.With("table", outbox.Table()), s.cfg.Shutdown.Grace)
 	if err != nil {
 		return err
 	}
 	registry.MustRegister(forwarder, prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "forwarder_deletes_retried_total",
 		Help: "Deletes sent again after a deadlock or a serialization failure.",
-	}, func() float64 { return float64(source.DeletesRetried()) }))
-	leases := postgres.NewLeases(postgresConfig(s.cfg, s.log))
+	}, func() float64 { return float64(outbox.DeletesRetried()) }))
+	leases := db.leases()
 	defer leases.Close()
 	keeper := lanes.NewKeeper(lanes.KeeperConfig{
-		Host: hostName(), TTL: s.cfg.Lanes.LeaseTTL, Report: s.report, Logger: s.log,
-	}, leases, source.Lanes())
+		Host: hostName(), TTL: s.cfg.Lanes.LeaseTTL, Exclusive: db.exclusive(), Report: s.report, Logger: s.log,
+	}, leases, outbox.Lanes())
+	log, _ := outbox.(follower)
 	s.mu.Lock()
-	s.forwarder, s.producer, s.keeper = forwarder, producer, keeper
+	s.forwarder, s.producer, s.keeper, s.follower = forwarder, producer, keeper, log
 	s.mu.Unlock()
 
-	watching, unwatch := context.WithCancel(ctx)
-	var watch sync.WaitGroup
-	watch.Go(func() { watchAge(watching, source, registry) })
-	s.log.Info("forwarding", "table", source.Table(), "lanes", source.Lanes(), "brokers", s.cfg.Kafka.Brokers, "version", versionName())
+	// These go on until the forwarder has deleted its last row: what was deleted may have to be
+	// confirmed to the log.
+	beside, end := context.WithCancel(context.WithoutCancel(ctx))
+	var others sync.WaitGroup
+	others.Go(func() { watchAge(beside, outbox, registry) })
+	if log != nil {
+		registry.MustRegister(log)
+		others.Go(func() {
+			if err := log.Run(beside); err != nil {
+				s.log.Error("the log is not followed any more", "err", err)
+			}
+		})
+	}
+	s.log.Info("forwarding", "table", outbox.Table(), "lanes", outbox.Lanes(), "mode", s.cfg.Source.Describe(), "brokers", s.cfg.Kafka.Brokers, "version", versionName())
 	err = forwarder.Run(ctx, keeper)
-	unwatch()
-	watch.Wait()
+	end()
+	others.Wait()
 	stats := forwarder.Stats()
 	s.log.Info("stopped", "acknowledged", stats.Acked, "deleted", stats.Deleted, "in_flight", stats.Flying, "undeleted", stats.Undeleted)
 	return err
@@ -133,14 +145,14 @@ func hostName() string {
 
 // openSource connects to the database. It waits for one that cannot be reached, and returns
 // nil without an error when ctx ends meanwhile.
-func (s *service) openSource(ctx context.Context) (*postgres.Source, error) {
-	var outbox *postgres.Source
-	err := s.persist(ctx, "PostgreSQL", func() (retry bool, err error) {
-		outbox, err = postgres.Open(ctx, postgresConfig(s.cfg, s.log))
+func (s *service) openSource(ctx context.Context, db database) (store, error) {
+	var outbox store
+	err := s.persist(ctx, db.name(), func() (retry bool, err error) {
+		outbox, err = db.open(ctx)
 		var setup *source.SetupError
 		return !errors.As(err, &setup), err
 	})
-	return outbox, setupProblems(err)
+	return outbox, setupProblems(s.cfg, err)
 }
 
 // openSink connects to the cluster, as openSource does.
@@ -160,11 +172,7 @@ func (s *service) openSink(ctx context.Context) (*sink.Producer, error) {
 	})
 	if err != nil || ctx.Err() != nil {
 		producer.Close()
-		var connect *sink.ConnectError
-		if errors.As(err, &connect) {
-			return nil, &config.FieldError{Field: "kafka", Problem: err.Error()}
-		}
-		return nil, err
+		return nil, brokerProblem(err)
 	}
 	return producer, nil
 }
@@ -202,13 +210,13 @@ func (s *service) setStarting(what string) {
 }
 
 // watchAge keeps the metric of the oldest undelivered row.
-func watchAge(ctx context.Context, source *postgres.Source, registry prometheus.Registerer) {
+func watchAge(ctx context.Context, outbox store, registry prometheus.Registerer) {
 	gauge := lanes.OldestGauge()
 	registry.MustRegister(gauge)
 	ticker := time.NewTicker(ageEvery)
 	defer ticker.Stop()
 	for {
-		created, waiting, err := source.Oldest(ctx)
+		created, waiting, err := outbox.Oldest(ctx)
 		if err == nil { // a database that is away shows elsewhere
 			lanes.SetAge(gauge, created, waiting, time.Now())
 		}
@@ -242,7 +250,11 @@ func (s *service) Unready() []string {
 		}
 		return []string{starting}
 	}
-	return append(forwarder.Unready(), producer.Waiting()...)
+	reasons := append(forwarder.Unready(), producer.Waiting()...)
+	if s.follower != nil { // set together with the forwarder, and never changed
+		reasons = append(reasons, s.follower.Unready()...)
+	}
+	return reasons
 }
 
 // Parked implements admin.Status.

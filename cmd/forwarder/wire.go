@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,7 +14,6 @@ import (
 	"github.com/outbox-forwarder/forwarder/internal/demo"
 	"github.com/outbox-forwarder/forwarder/sink"
 	"github.com/outbox-forwarder/forwarder/source"
-	"github.com/outbox-forwarder/forwarder/source/postgres"
 )
 
 // actions are the bodies of the commands. Each gets a valid configuration and a context that
@@ -23,31 +21,32 @@ import (
 // *config.FieldError ends the process with the code of a configuration problem.
 type actions struct {
 	run       func(ctx context.Context, cfg config.Config, logger *slog.Logger) error
-	initStore func(ctx context.Context, cfg config.Config, print bool, out io.Writer) error
+	check     func(ctx context.Context, cfg config.Config, logger *slog.Logger, out io.Writer) error
+	initStore func(ctx context.Context, cfg config.Config, print bool, logger *slog.Logger, out io.Writer) error
 	demo      func(ctx context.Context, cfg config.Config, options demoOptions, out io.Writer) error
 	parked    func(ctx context.Context, cfg config.Config, retry bool, out io.Writer) error
 	retire    func(ctx context.Context, cfg config.Config, out io.Writer) error
 	overview  func(ctx context.Context, cfg config.Config) (*source.Overview, error)
 }
 
-var wired = actions{run: runForwarder, initStore: initStore, demo: runDemo, parked: listParked, retire: retire, overview: readOverview}
+var wired = actions{run: runForwarder, check: checkStart, initStore: initStore, demo: runDemo, parked: listParked, retire: retire, overview: readOverview}
 
 func runForwarder(ctx context.Context, cfg config.Config, logger *slog.Logger) error {
 	return (&service{cfg: cfg, log: logger}).run(ctx)
 }
 
-func initStore(ctx context.Context, cfg config.Config, print bool, out io.Writer) error {
-	pg := postgresConfig(cfg, slog.New(slog.DiscardHandler))
+func initStore(ctx context.Context, cfg config.Config, print bool, logger *slog.Logger, out io.Writer) error {
+	db := databaseOf(cfg, logger)
 	if !print {
-		if err := postgres.Init(ctx, pg); err != nil {
-			return setupProblems(err)
+		if err := db.initialize(ctx); err != nil {
+			return setupProblems(cfg, err)
 		}
-		_, err := fmt.Fprintf(out, "%s is ready\n", cfg.Source.Postgres.Table)
+		_, err := fmt.Fprintf(out, "%s is ready\n", cfg.Source.Outbox())
 		return err
 	}
-	list, err := postgres.Statements(pg)
+	list, err := db.statements()
 	if err != nil {
-		return err
+		return &config.FieldError{Field: cfg.Source.Section(), Problem: err.Error()}
 	}
 	for _, sql := range list {
 		if _, err := fmt.Fprintf(out, "%s;\n", sql); err != nil {
@@ -73,7 +72,7 @@ func runDemo(ctx context.Context, cfg config.Config, options demoOptions, out io
 		Duration: options.Duration,
 		Out:      out,
 		Init: func(ctx context.Context, t demo.Target) error {
-			return setupProblems(postgres.Init(ctx, postgresConfig(settings(t), t.Logger)))
+			return setupProblems(cfg, databaseOf(settings(t), t.Logger).initialize(ctx))
 		},
 		Run: func(ctx context.Context, t demo.Target) error {
 			return (&service{cfg: settings(t), log: t.Logger, listening: t.Listening}).run(ctx)
@@ -118,19 +117,8 @@ func retire(ctx context.Context, cfg config.Config, out io.Writer) error {
 }
 
 func readOverview(ctx context.Context, cfg config.Config) (*source.Overview, error) {
-	o, err := postgres.ReadOverview(ctx, postgresConfig(cfg, slog.New(slog.DiscardHandler)))
-	return o, setupProblems(err)
-}
-
-func postgresConfig(cfg config.Config, logger *slog.Logger) postgres.Config {
-	pg := cfg.Source.Postgres
-	return postgres.Config{
-		URL:     pg.URL.Reveal(),
-		Schema:  pg.Table.Schema,
-		Table:   pg.Table.Name,
-		Columns: postgres.Columns(pg.Columns),
-		Logger:  logger,
-	}
+	o, err := databaseOf(cfg, slog.New(slog.DiscardHandler)).overview(ctx)
+	return o, setupProblems(cfg, err)
 }
 
 func sinkConfig(cfg config.Config, logger *slog.Logger) (sink.Config, error) {
@@ -150,23 +138,4 @@ func sinkConfig(cfg config.Config, logger *slog.Logger) (sink.Config, error) {
 		},
 		Logger: logger,
 	}, nil
-}
-
-// setupError is problems that were found by looking at the database.
-type setupError struct{ config.Problems }
-
-// Unwrap lets errors.As find the problems.
-func (e *setupError) Unwrap() error { return e.Problems }
-
-// setupProblems turns what the database lacks into problems of the configuration.
-func setupProblems(err error) error {
-	var setup *source.SetupError
-	if !errors.As(err, &setup) {
-		return err
-	}
-	var problems config.Problems
-	for _, p := range setup.Problems {
-		problems = append(problems, &config.FieldError{Field: "source.postgres", Problem: p})
-	}
-	return &setupError{problems}
 }

@@ -20,6 +20,19 @@ func (s Source) Outbox() string {
 	return s.Postgres.Table.String()
 }
 
+// Describe says in words how new rows are seen.
+func (s Source) Describe() string {
+	switch pg := s.Postgres; {
+	case s.IsMongo() && s.Mongo.Checkpoint == CheckpointDurable:
+		return string(s.Mongo.Mode) + " with a durable checkpoint"
+	case s.IsMongo():
+		return string(s.Mongo.Mode)
+	case pg.Slot == SlotDurable:
+		return string(pg.Mode) + " from a durable slot"
+	}
+	return string(s.Postgres.Mode)
+}
+
 // Section is the path of the settings of the outbox's database.
 func (s Source) Section() string {
 	if s.IsMongo() {
