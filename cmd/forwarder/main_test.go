@@ -94,7 +94,7 @@ func newProgram(t *testing.T, stdout, stderr io.Writer, environ ...string) *prog
 				t.Error("demo was started")
 				return nil
 			},
-			parked: func(context.Context, config.Config, bool, *slog.Logger, io.Writer) error {
+			parked: func(context.Context, config.Config, bool, io.Writer) error {
 				t.Error("parked was started")
 				return nil
 			},

@@ -58,6 +58,9 @@ type database interface {
 
 // databaseOf returns the database that the configuration names.
 func databaseOf(cfg config.Config, logger *slog.Logger) database {
+	if cfg.Source.IsMongo() {
+		return mongoDatabase{cfg: cfg.Source.Mongo, log: logger}
+	}
 	return postgresDatabase{cfg: cfg.Source.Postgres, log: logger}
 }
 

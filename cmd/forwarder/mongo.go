@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/outbox-forwarder/forwarder/internal/config"
+	"github.com/outbox-forwarder/forwarder/source"
+	"github.com/outbox-forwarder/forwarder/source/mongo"
+)
+
+// mongoDatabase is MongoDB.
+type mongoDatabase struct {
+	cfg config.Mongo
+	log *slog.Logger
+}
+
+func (d mongoDatabase) config() mongo.Config {
+	return mongo.Config{
+		URL:        d.cfg.URL.Reveal(),
+		Database:   d.cfg.Database,
+		Collection: d.cfg.Collection,
+		Fields:     mongo.Fields(d.cfg.Fields),
+		Canonical:  d.cfg.JSON == config.JSONCanonical,
+		Logger:     d.log,
+	}
+}
+
+func (d mongoDatabase) name() string { return "MongoDB" }
+
+func (d mongoDatabase) open(ctx context.Context) (store, error) {
+	if d.cfg.Mode == config.ModePoll {
+		return opened(mongo.Open(ctx, d.config()))
+	}
+	return nil, &source.SetupError{Problems: []string{"mode: stream is not there yet for MongoDB: use poll"}}
+}
+
+func (d mongoDatabase) leases() leases { return mongo.NewLeases(d.config()) }
+
+func (d mongoDatabase) exclusive() bool {
+	return d.cfg.Mode == config.ModeStream && d.cfg.Checkpoint == config.CheckpointDurable
+}
+
+func (d mongoDatabase) initialize(ctx context.Context) error { return mongo.Init(ctx, d.config()) }
+
+func (d mongoDatabase) statements() ([]string, error) { return mongo.Statements(d.config()) }
+
+func (d mongoDatabase) overview(ctx context.Context) (*source.Overview, error) {
+	return mongo.ReadOverview(ctx, d.config())
+}
