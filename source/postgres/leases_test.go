@@ -2,18 +2,15 @@ package postgres
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-forwarder/forwarder/lanes"
-	"github.com/outbox-forwarder/forwarder/source"
+	"github.com/outbox-forwarder/forwarder/source/sourcetest"
 )
 
 const leaseTTL = 10 * time.Second
@@ -75,49 +72,27 @@ func (w *world) waitsForLock() {
 	})
 }
 
-// TestLeaseRound: a round renews, and says who is there and who owns what.
-func TestLeaseRound(t *testing.T) {
+// TestLeases is what all databases do alike, at whatever isolation level the database has by
+// default (C09).
+func TestLeases(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	a, b := w.leases(), w.leases()
-	w.join(a, "a")
-	w.join(b, "b")
-	table, alive := round(t, a, "a")
-	if !alive || memberIDs(table.Members) != "a b" || len(table.Leases) != lanes.DefaultLanes {
-		t.Fatalf("alive %v, members %v, %d lanes", alive, table.Members, len(table.Leases))
+	for _, level := range []string{"read committed", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			sourcetest.Leases(t, func(t *testing.T) sourcetest.LeaseStore {
+				w := newWorld(t)
+				w.exec("ALTER DATABASE " + pgx.Identifier{value[string](w, "SELECT current_database()")}.Sanitize() +
+					" SET default_transaction_isolation = '" + level + "'")
+				return sourcetest.LeaseStore{
+					Open:    func() lanes.Leases { return w.leases() },
+					Overdue: w.overdue,
+					Remove:  func(id string) { w.exec("DELETE FROM outbox_members WHERE id = $1", id) },
+					Members: func() []string { return strings.Fields(w.members()) },
+					Owned:   func() int { return value[int](w, "SELECT count(*) FROM outbox_lanes WHERE owner IS NOT NULL") },
+				}
+			})
+		})
 	}
-	for i, l := range table.Leases {
-		if l != (lanes.Lease{Lane: source.Lane(i)}) {
-			t.Fatalf("lane %d is %+v", i, l)
-		}
-	}
-	got, err := a.Take(t.Context(), "a", table.Leases[3:5])
-	if want := []lanes.Lease{{Lane: 3, Owner: "a", Epoch: 1}, {Lane: 4, Owner: "a", Epoch: 1}}; err != nil || !slices.Equal(inOrder(got), want) {
-		t.Fatalf("took %v: %v", got, err)
-	}
-	if err := b.Release(t.Context(), "b", got); err != nil || value[int](w, "SELECT count(*) FROM outbox_lanes WHERE owner = 'a'") != 2 {
-		t.Errorf("b gave up lanes of a: %v", err)
-	}
-	if err := a.Release(t.Context(), "a", got[:1]); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Leave(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	if _, alive := round(t, a, "a"); alive {
-		t.Error("a member that has left is renewed")
-	}
-	if table, _ := round(t, b, "b"); memberIDs(table.Members) != "b" || table.Leases[3].Owner != "" || table.Leases[4] != (lanes.Lease{Lane: 4, Owner: "a", Epoch: 1}) {
-		t.Errorf("left behind: %v, %v", table.Members, table.Leases[3:5])
-	}
-	if got, err := a.Take(t.Context(), "a", table.Leases[:1]); err != nil || len(got) != 0 {
-		t.Errorf("somebody who is no member took %v: %v", got, err)
-	}
-}
-
-func inOrder(list []lanes.Lease) []lanes.Lease {
-	slices.SortFunc(list, func(a, b lanes.Lease) int { return int(a.Lane) - int(b.Lane) })
-	return list
 }
 
 // TestLeaseRenewalUnderWay: a member whose renewal has not committed yet is not removed, and
@@ -200,111 +175,6 @@ func TestLeaseClock(t *testing.T) {
 	}
 	if at := value[time.Time](w, "SELECT expires_at FROM outbox_members"); at.Before(released.Add(leaseTTL)) {
 		t.Errorf("expires %v after the row was free", at.Sub(released))
-	}
-}
-
-// TestLeaseRenewalAgainstRemoval: however the two meet, the replica and its peers agree.
-func TestLeaseRenewalAgainstRemoval(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a, b := w.leases(), w.leases()
-	w.join(b, "b")
-	lives, deaths := 0, 0
-	for n := 0; n < 100 || lives == 0 || deaths == 0; n++ {
-		if n > 5000 {
-			t.Fatalf("%d renewals and %d removals came first: the two never raced", lives, deaths)
-		}
-		me := fmt.Sprintf("a%d", n)
-		w.join(a, me)
-		w.overdue(me)
-		var alive bool
-		var errs [2]error
-		var wg sync.WaitGroup
-		wg.Go(func() { _, alive, errs[0] = a.Round(t.Context(), lanes.Member{ID: me}, leaseTTL, nil) })
-		wg.Go(func() { _, _, errs[1] = b.Round(t.Context(), lanes.Member{ID: "b"}, leaseTTL, nil) })
-		wg.Wait()
-		if errs[0] != nil || errs[1] != nil {
-			t.Fatal(errs)
-		}
-		there := value[bool](w, "SELECT EXISTS (SELECT FROM outbox_members WHERE id = $1)", me)
-		if alive != there {
-			t.Fatalf("the replica believes %v, the table says %v", alive, there)
-		}
-		if alive {
-			lives++
-		} else {
-			deaths++
-		}
-		w.exec("DELETE FROM outbox_members WHERE id = $1", me)
-	}
-	t.Logf("%d renewals and %d removals came first", lives, deaths)
-}
-
-// TestC08TakeInAnyOrder: replicas that take the same lanes at the same time, in any order, each
-// get what nobody else has. There is no deadlock, at whatever isolation level the database
-// has by default (C09).
-func TestC08TakeInAnyOrder(t *testing.T) {
-	t.Parallel()
-	for _, level := range []string{"read committed", "serializable"} {
-		t.Run(level, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.exec("ALTER DATABASE " + pgx.Identifier{value[string](w, "SELECT current_database()")}.Sanitize() +
-				" SET default_transaction_isolation = '" + level + "'")
-			const replicas = 4
-			all := make([]*Leases, replicas)
-			for i := range all {
-				all[i] = w.leases()
-				w.join(all[i], fmt.Sprintf("r%d", i))
-			}
-			for n := range 60 {
-				table, _ := round(t, all[0], "r0")
-				var wg sync.WaitGroup
-				got := make([][]lanes.Lease, replicas)
-				for i, l := range all {
-					want := slices.Clone(table.Leases[i*40 : i*40+120])
-					rand.Shuffle(len(want), func(a, b int) { want[a], want[b] = want[b], want[a] })
-					wg.Go(func() {
-						var err error
-						if got[i], err = l.Take(t.Context(), fmt.Sprintf("r%d", i), want); err != nil {
-							t.Errorf("replica %d: %v", i, err)
-						}
-					})
-				}
-				wg.Wait()
-				owner := make(map[source.Lane]string)
-				for i := range got {
-					for _, l := range got[i] {
-						if owner[l.Lane] != "" || l.Epoch != table.Leases[l.Lane].Epoch+1 {
-							t.Fatalf("round %d: lane %d for %s and %s, %+v", n, l.Lane, owner[l.Lane], l.Owner, l)
-						}
-						owner[l.Lane] = l.Owner
-					}
-				}
-				table, _ = round(t, all[0], "r0")
-				for _, l := range table.Leases {
-					if l.Owner != owner[l.Lane] {
-						t.Fatalf("round %d: lane %d belongs to %q, and %q got it", n, l.Lane, l.Owner, owner[l.Lane])
-					}
-				}
-				if len(owner) != 240 {
-					t.Fatalf("round %d: %d lanes were taken", n, len(owner))
-				}
-				// Given up in any order too.
-				for i, l := range all {
-					rand.Shuffle(len(got[i]), func(a, b int) { got[i][a], got[i][b] = got[i][b], got[i][a] })
-					wg.Go(func() {
-						if err := l.Release(t.Context(), fmt.Sprintf("r%d", i), got[i]); err != nil {
-							t.Errorf("replica %d: %v", i, err)
-						}
-					})
-				}
-				wg.Wait()
-			}
-			if n := value[int](w, "SELECT count(*) FROM outbox_lanes WHERE owner IS NOT NULL"); n != 0 {
-				t.Errorf("%d lanes are still owned", n)
-			}
-		})
 	}
 }
 
