@@ -30,13 +30,16 @@ func describe(ctx context.Context, client *driver.Client, cfg Config) (*store, e
 	}
 	rights, err := rightsOf(ctx, client)
 	if err != nil {
-		return nil, fmt.Errorf("asking for the user's rights: %w", asSetup(err))
+		return nil, asSetup(fmt.Errorf("asking for the user's rights: %w", err))
 	}
 	db := client.Database(cfg.Database)
 	members, shares := cfg.Collection+membersSuffix, cfg.Collection+lanesSuffix
 	types, err := collections(ctx, db, cfg.Collection, members, shares)
+	if err != nil && rights.anonymous && code(err) == unauthorized {
+		return nil, &source.SetupError{Problems: []string{"the server asks for a login, and source.mongo.url has none: write mongodb://user:password@host/database, with authSource where the user is of another database"}}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("looking for collection %s: %w", cfg.namespace(), asSetup(err))
+		return nil, fmt.Errorf("looking for collection %s: %w", cfg.namespace(), err)
 	}
 	var problems []string
 	for _, c := range []struct {
