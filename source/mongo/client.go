@@ -24,6 +24,13 @@ const (
 	leaseConns  = 2
 )
 
+// A primary that is silent, without closing its connections, is noticed after both of these
+// together: well within a lease, so that replicas keep their lanes over a change of primary.
+const (
+	connectTimeout = 3 * time.Second
+	heartbeat      = time.Second
+)
+
 // durable is what every write waits for.
 func durable() *writeconcern.WriteConcern {
 	yes := true
@@ -43,10 +50,14 @@ func newClient(cfg Config, conns uint64) (*driver.Client, error) {
 	if opts.AppName == nil {
 		opts.SetAppName(applicationName)
 	}
+	if opts.ConnectTimeout == nil {
+		opts.SetConnectTimeout(connectTimeout)
+	}
+	if opts.HeartbeatInterval == nil {
+		opts.SetHeartbeatInterval(heartbeat)
+	}
 	opts.SetMaxPoolSize(conns).SetMinPoolSize(0).
-		SetConnectTimeout(min(cfg.Timeout, 10*time.Second)).
 		SetServerSelectionTimeout(cfg.Timeout).
-		SetHeartbeatInterval(2 * time.Second).
 		SetReadPreference(readpref.Primary()).
 		SetReadConcern(readconcern.Majority()).
 		SetWriteConcern(durable()).

@@ -84,7 +84,7 @@ func ownServer(t testing.TB, cfg servers.MongoConfig) (*servers.Mongo, *world) {
 			t.Error(err)
 		}
 	})
-	client, err := driver.Connect(options.Client().ApplyURI(m.URL("")).SetHeartbeatInterval(500 * time.Millisecond))
+	client, err := driver.Connect(options.Client().ApplyURI(m.URL("")).SetHeartbeatInterval(500 * time.Millisecond).SetConnectTimeout(2 * time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
