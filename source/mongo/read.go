@@ -39,11 +39,15 @@ func (s *Source) Read(ctx context.Context, read *source.Read) (*source.Page, err
 		if page, _, err = s.page(ctx, read); err == nil {
 			return page, nil
 		}
-		if !retriable(err) && !errors.Is(err, errBehind) {
+		if code(err) == badValue {
+			if err := s.findIndex(ctx); err != nil {
+				return nil, err
+			}
+		} else if !retriable(err) && !errors.Is(err, errBehind) {
 			break
 		}
 	}
-	return nil, fmt.Errorf("reading a page of %s: %w", s.Table(), s.explain(err))
+	return nil, fmt.Errorf("reading a page of %s: %w", s.Table(), err)
 }
 
 // page answers a read, and tells the cluster time of the snapshot that it shows.
@@ -89,8 +93,8 @@ func (s *Source) walk(ctx context.Context, session *driver.Session, read *source
 	f := s.cfg.Fields
 	batch := min(len(read.Known)+read.Limit+1, walkBatch)
 	opts := options.Find().SetSort(s.cfg.order()).SetProjection(s.cfg.projection(f.Seq, f.Key, f.Topic)).SetBatchSize(int32(batch))
-	if s.store.index != "" {
-		opts.SetHint(s.store.index)
+	if index := *s.index.Load(); index != "" {
+		opts.SetHint(index)
 	}
 	cursor, err := s.collection().Find(ctx, bson.D{}, opts)
 	if err != nil {
@@ -100,7 +104,7 @@ func (s *Source) walk(ctx context.Context, session *driver.Session, read *source
 	if s.behind(session.SnapshotTime()) {
 		return nil, false, errBehind
 	}
-	pass := newFilter(read, s.store.lanes)
+	pass := newFilter(read, s.lanes)
 	var key []byte
 	for cursor.Next(ctx) {
 		doc := cursor.Current
@@ -179,17 +183,18 @@ func (f *filter) wants(d *decoder, doc bson.Raw, id bson.RawValue) bool {
 	return !f.topics[topic] && (key == nil || !f.keys[source.TopicKey{Topic: topic, Key: string(key)}])
 }
 
-// explain adds what helps to an error of the server that does not.
-func (s *Source) explain(err error) error {
-	switch code(err) {
-	case badValue:
-		if s.store.index != "" {
-			return fmt.Errorf("%w: the index %s may be missing: create it with `forwarder init`, and restart", err, s.store.index)
-		}
-	case unauthorized:
-		return fmt.Errorf("%w: the right to find on %s was taken away", err, s.Table())
+// findIndex looks for the index again, after the server refused to read by the one that was
+// there.
+func (s *Source) findIndex(ctx context.Context) error {
+	name, problems, err := findIndex(ctx, s.outbox, s.cfg)
+	switch {
+	case err != nil:
+		return fmt.Errorf("listing the indexes of %s: %w", s.Table(), err)
+	case len(problems) > 0:
+		return errors.New(problems[0])
 	}
-	return err
+	s.index.Store(&name)
+	return nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

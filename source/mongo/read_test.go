@@ -329,12 +329,18 @@ func TestReadByAnotherIndex(t *testing.T) {
 	if page := read(t, s, all()); len(page.Events) != 20 {
 		t.Errorf("%d events", len(page.Events))
 	}
-	// It is said when it goes away.
+	// It is said when it goes away, and any other one will do then.
 	if err := w.outbox.Indexes().DropAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Read(t.Context(), all()); err == nil || !strings.Contains(err.Error(), "forwarder init") {
 		t.Errorf("without an index: %v", err)
+	}
+	if _, err := w.outbox.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "seq", Value: 1}, {Key: "_id", Value: 1}, {Key: "key", Value: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	if page := read(t, s, all()); len(page.Events) != 20 {
+		t.Errorf("%d events", len(page.Events))
 	}
 }
 
@@ -346,7 +352,7 @@ func TestReadIsCovered(t *testing.T) {
 	w.many(0, 50)
 	f := s.cfg.Fields
 	plan, err := w.db.RunCommand(t.Context(), bson.D{{Key: "explain", Value: bson.D{
-		{Key: "find", Value: "outbox"}, {Key: "sort", Value: s.cfg.order()}, {Key: "hint", Value: s.store.index},
+		{Key: "find", Value: "outbox"}, {Key: "sort", Value: s.cfg.order()}, {Key: "hint", Value: *s.index.Load()},
 		{Key: "projection", Value: s.cfg.projection(f.Seq, f.Key, f.Topic)},
 	}}, {Key: "verbosity", Value: "executionStats"}}).Raw()
 	if err != nil {
@@ -355,5 +361,42 @@ func TestReadIsCovered(t *testing.T) {
 	stats := plan.Lookup("executionStats").String()
 	if strings.Contains(stats, `"FETCH"`) || strings.Contains(stats, `"SORT"`) || !strings.Contains(stats, `"totalDocsExamined": {"$numberInt":"0"}`) {
 		t.Errorf("the plan: %s", stats)
+	}
+}
+
+// TestC59CollectionReplaced: an outbox that is dropped and made anew, or that another collection
+// was renamed to, is read like any other.
+func TestC59CollectionReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.open()
+	w.many(0, 10)
+	first := read(t, s, all())
+	if err := w.outbox.Drop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	q := all()
+	q.Known = ids(first.Events)
+	if page := read(t, s, q); len(page.Events) != 0 {
+		t.Errorf("%d events of nothing", len(page.Events))
+	}
+	w.init()
+	w.many(100, 3)
+	if got := refs(read(t, s, q).Events); got != "100 101 102" {
+		t.Errorf("got %s", got)
+	}
+	restored := w.config(func(c *Config) { c.Collection = "restored" }).withDefaults()
+	if _, err := w.db.Collection("restored").InsertOne(t.Context(), doc("r", "k", "x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := createIndex(t.Context(), w.db.Collection("restored"), restored); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: w.db.Name() + ".restored"},
+		{Key: "to", Value: w.db.Name() + ".outbox"}, {Key: "dropTarget", Value: true}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if got := refs(read(t, s, q).Events); got != "r" {
+		t.Errorf("got %s", got)
 	}
 }

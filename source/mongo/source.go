@@ -22,7 +22,8 @@ type Source struct {
 	cfg     Config
 	client  *driver.Client
 	outbox  *driver.Collection
-	store   *store
+	lanes   int
+	index   atomic.Pointer[string] // see store
 	handles *registry
 	decoder decoder // of Read
 	pace    pace    // of Read
@@ -53,16 +54,18 @@ func Open(ctx context.Context, cfg Config) (*Source, error) {
 		disconnect(client)
 		return nil, err
 	}
-	return &Source{
+	s := &Source{
 		cfg:     cfg,
 		client:  client,
 		outbox:  client.Database(cfg.Database).Collection(cfg.Collection),
-		store:   st,
+		lanes:   st.lanes,
 		handles: newRegistry(),
 		decoder: newDecoder(cfg, st.lanes),
 		avg:     firstSize,
 		log:     cfg.Logger,
-	}, nil
+	}
+	s.index.Store(&st.index)
+	return s, nil
 }
 
 func newDecoder(cfg Config, n int) decoder {
@@ -70,7 +73,7 @@ func newDecoder(cfg Config, n int) decoder {
 }
 
 // Lanes is the store's lane count.
-func (s *Source) Lanes() int { return s.store.lanes }
+func (s *Source) Lanes() int { return s.lanes }
 
 // Table is the outbox's name as it is shown.
 func (s *Source) Table() string { return s.cfg.namespace() }
@@ -84,8 +87,8 @@ func (s *Source) Oldest(ctx context.Context) (created time.Time, ok bool, err er
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	opts := options.FindOne().SetSort(s.cfg.order()).SetProjection(s.cfg.projection(s.cfg.Fields.CreatedAt, s.cfg.Fields.Seq))
-	if s.store.index != "" {
-		opts.SetHint(s.store.index)
+	if index := *s.index.Load(); index != "" {
+		opts.SetHint(index)
 	}
 	doc, err := s.outbox.FindOne(ctx, bson.D{}, opts).Raw()
 	if errors.Is(err, driver.ErrNoDocuments) {
