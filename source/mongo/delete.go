@@ -111,7 +111,8 @@ func (s *Source) delete(ctx context.Context, docs bson.A) error {
 	return nil
 }
 
-// behind reports whether a snapshot is older than an acknowledged delete.
+// behind reports whether a snapshot is older than an acknowledged delete, which may be an empty
+// one.
 func (s *Source) behind(snapshot bson.Timestamp) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/outbox-forwarder/forwarder/internal/servers"
+	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // TestDelete removes what it is asked to, and only that, whether it is there or not.
@@ -171,5 +172,39 @@ func TestSnapshotBehind(t *testing.T) {
 	s.deletes.T -= 1000
 	if got := fmt.Sprint(len(read(t, s, all()).Events)); got != "9" {
 		t.Errorf("%s events", got)
+	}
+}
+
+// TestGainedLanes: the first read of a lane shows at least what a majority had when it was sent.
+func TestGainedLanes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.open()
+	written := func() bson.Timestamp {
+		t.Helper()
+		session, err := w.client.StartSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer session.EndSession(t.Context())
+		if _, err := w.db.Collection("other").InsertOne(driver.NewSessionContext(t.Context(), session), bson.D{}); err != nil {
+			t.Fatal(err)
+		}
+		return *session.OperationTime()
+	}
+	q := all()
+	for _, step := range []struct {
+		lanes  []source.Lane
+		gained bool
+	}{
+		{[]source.Lane{1, 2}, true}, {[]source.Lane{1, 2}, false}, {[]source.Lane{2}, false}, {[]source.Lane{1, 2}, true},
+		{[]source.Lane{1, 2, 255}, true}, {nil, true}, {nil, false}, {[]source.Lane{}, false}, {nil, true},
+	} {
+		at := written()
+		q.Lanes = step.lanes
+		read(t, s, q)
+		if gained := !s.deletes.Before(at); gained != step.gained {
+			t.Errorf("lanes %v: waits %v, for %v after a write at %v", step.lanes, gained, s.deletes, at)
+		}
 	}
 }

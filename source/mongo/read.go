@@ -27,6 +27,9 @@ func (s *Source) Read(ctx context.Context, read *source.Read) (*source.Page, err
 	if err := s.pace.wait(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.awaitGained(ctx, read.Lanes); err != nil {
+		return nil, err
+	}
 	s.handles.begin(read.Known)
 	var err error
 	for try := range readTries {
@@ -48,6 +51,34 @@ func (s *Source) Read(ctx context.Context, read *source.Read) (*source.Page, err
 		}
 	}
 	return nil, fmt.Errorf("reading a page of %s: %w", s.Table(), err)
+}
+
+// awaitGained makes sure that no snapshot is used which is older than the lanes that are read now
+// and were not before: their last owner may have deleted documents a moment ago, and a new
+// primary may not know yet that a majority has that. An empty delete waits for a majority to
+// have everything up to now.
+func (s *Source) awaitGained(ctx context.Context, live []source.Lane) error {
+	current := make([]bool, s.lanes)
+	gained := false
+	note := func(lane source.Lane) {
+		current[lane] = true
+		gained = gained || !s.live[lane]
+	}
+	for _, lane := range live {
+		note(lane)
+	}
+	if live == nil {
+		for lane := range s.lanes {
+			note(source.Lane(lane))
+		}
+	}
+	if gained {
+		if err := s.deleteSome(ctx, bson.A{}); err != nil {
+			return fmt.Errorf("waiting for a majority: %w", err)
+		}
+	}
+	s.live = current
+	return nil
 }
 
 // page answers a read, and tells the cluster time of the snapshot that it shows.

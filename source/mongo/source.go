@@ -27,13 +27,14 @@ type Source struct {
 	handles *registry
 	decoder decoder // of Read
 	pace    pace    // of Read
+	live    []bool  // of Read: the lanes of the last one
 	avg     int     // of Read: the size of a document, roughly
 	retried atomic.Uint64
 	log     *slog.Logger
 	unnamed sync.Once // see noteUnordered
 
 	mu      sync.Mutex
-	deletes bson.Timestamp // when the last acknowledged delete happened
+	deletes bson.Timestamp // no snapshot from before it is used: see behind
 }
 
 var _ lanes.Source = (*Source)(nil)
@@ -59,6 +60,7 @@ func Open(ctx context.Context, cfg Config) (*Source, error) {
 		client:  client,
 		outbox:  client.Database(cfg.Database).Collection(cfg.Collection),
 		lanes:   st.lanes,
+		live:    make([]bool, st.lanes),
 		handles: newRegistry(),
 		decoder: newDecoder(cfg, st.lanes),
 		avg:     firstSize,
