@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,7 +46,7 @@ func (w *world) startProgram(program string, settings ...string) *process {
 	defer func() { _ = log.Close() }()
 	p := &process{t: t, log: log.Name(), admin: serverstest.FreeAddress(t), done: make(chan struct{})}
 	p.cmd = exec.Command(program, "run", "--source-url", w.url, "--brokers", w.broker, "--admin-listen", p.admin)
-	p.cmd.Env = environment(settings...)
+	p.cmd.Env = environment(append(slices.Clone(w.mode.settings), settings...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	dieWithParent(p.cmd)
 	started := make(chan error)

@@ -8,8 +8,10 @@ import (
 	"github.com/outbox-forwarder/forwarder/internal/oracle"
 )
 
-func TestPlain(t *testing.T) {
-	w := newWorld(t, nil, nil)
+func TestPlain(t *testing.T) { inModes(t, plainRun) }
+
+func plainRun(t *testing.T, m mode) {
+	w := newWorldIn(t, m, nil, nil, "events")
 	p := w.start()
 	w.write(func(c *oracle.WriterConfig) { c.Events = 20_000 }).wait()
 	v := w.verdict()
@@ -24,8 +26,10 @@ const shortLease = "FORWARDER_LANES_LEASE_TTL=1s"
 
 // TestKillNineTenTimes kills the forwarder while a backlog is drained and a writer goes on, so
 // that each time events are read, in flight, and acknowledged without being deleted.
-func TestKillNineTenTimes(t *testing.T) {
-	w := newWorld(t, nil, nil)
+func TestKillNineTenTimes(t *testing.T) { inModes(t, killedTenTimes) }
+
+func killedTenTimes(t *testing.T, m mode) {
+	w := newWorldIn(t, m, nil, nil, "events")
 	const backlog = 40_000
 	if err := oracle.Preload(t.Context(), oracle.PreloadConfig{URL: w.url, Topic: w.topic, Events: backlog, Keys: 1000, PayloadBytes: 200}); err != nil {
 		t.Fatal(err)
@@ -66,8 +70,10 @@ func TestKillNineTenTimes(t *testing.T) {
 
 // TestSIGTERMUnderLoad stops the forwarder in order while events flow, again and again:
 // nothing may be sent twice.
-func TestSIGTERMUnderLoad(t *testing.T) {
-	w := newWorld(t, nil, nil)
+func TestSIGTERMUnderLoad(t *testing.T) { inModes(t, stoppedUnderLoad) }
+
+func stoppedUnderLoad(t *testing.T, m mode) {
+	w := newWorldIn(t, m, nil, nil, "events")
 	writer := w.write(func(c *oracle.WriterConfig) { c.Rate = 3000 })
 	for range 4 {
 		p := w.start()
@@ -84,9 +90,11 @@ func TestSIGTERMUnderLoad(t *testing.T) {
 
 // TestPostgresRestart stops, starts, kills and starts the database under load. The process
 // keeps what it knows, so that not even the records whose delete was cut off are sent again.
-func TestPostgresRestart(t *testing.T) {
+func TestPostgresRestart(t *testing.T) { inModes(t, postgresRestarts) }
+
+func postgresRestarts(t *testing.T, m mode) {
 	db := privatePostgres(t)
-	w := newWorld(t, db, nil)
+	w := newWorldIn(t, m, db, nil, "events")
 	writer := w.write(func(c *oracle.WriterConfig) { c.Rate = 2000 })
 	p := w.start()
 	for _, end := range []func() error{db.Stop, db.Kill, db.Stop} {
@@ -112,9 +120,11 @@ func TestPostgresRestart(t *testing.T) {
 }
 
 // TestKafkaRestart stops, starts, kills and starts the broker under load.
-func TestKafkaRestart(t *testing.T) {
+func TestKafkaRestart(t *testing.T) { inModes(t, kafkaRestarts) }
+
+func kafkaRestarts(t *testing.T, m mode) {
 	kafka := privateKafka(t)
-	w := newWorld(t, nil, kafka)
+	w := newWorldIn(t, m, nil, kafka, "events")
 	writer := w.write(func(c *oracle.WriterConfig) { c.Rate = 2000 })
 	p := w.start()
 	for _, end := range []func() error{kafka.Stop, kafka.Kill} {

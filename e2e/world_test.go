@@ -21,6 +21,7 @@ const drainLimit = 60 * time.Second
 // world is what a test plays in: a database with an outbox, a topic, and the oracle.
 type world struct {
 	t       *testing.T
+	mode    mode
 	url     string // of the database
 	broker  string
 	topic   string
@@ -39,7 +40,13 @@ func newWorld(t *testing.T, db *servers.Postgres, kafka *servers.Kafka) *world {
 // newWorldOn is newWorld with a name for the topic on the given broker.
 func newWorldOn(t *testing.T, db *servers.Postgres, kafka *servers.Kafka, topic string) *world {
 	t.Helper()
-	w := &world{t: t, watch: &oracle.Stopwatch{}}
+	return newWorldIn(t, polled, db, kafka, topic)
+}
+
+// newWorldIn is newWorldOn in the given mode.
+func newWorldIn(t *testing.T, m mode, db *servers.Postgres, kafka *servers.Kafka, topic string) *world {
+	t.Helper()
+	w := &world{t: t, mode: m, watch: &oracle.Stopwatch{}}
 	if db != nil {
 		w.url = db.URL("postgres")
 	} else {
@@ -71,7 +78,7 @@ func newWorldOn(t *testing.T, db *servers.Postgres, kafka *servers.Kafka, topic 
 func (w *world) initialise() {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.t.Context(), binary, "init", "--source-url", w.url)
-	cmd.Env = environment()
+	cmd.Env = environment(w.mode.settings...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		w.t.Fatalf("forwarder init: %v\n%s", err, out)
 	}

@@ -1,0 +1,23 @@
+package e2e
+
+import "testing"
+
+// mode is a way in which new rows are seen. The promises are the same in all of them.
+type mode struct {
+	name     string
+	settings []string // as environment variables
+	// exclusive says that one replica has all lanes.
+	exclusive bool
+}
+
+var (
+	polled   = mode{name: "poll"}
+	streamed = mode{name: "stream", settings: []string{"FORWARDER_SOURCE_POSTGRES_MODE=stream"}}
+)
+
+// inModes runs a test in every mode.
+func inModes(t *testing.T, test func(t *testing.T, m mode)) {
+	for _, m := range []mode{polled, streamed} {
+		t.Run(m.name, func(t *testing.T) { test(t, m) })
+	}
+}
