@@ -52,7 +52,6 @@ func (m *model) read() {
 	clear(m.fresh)
 	m.reading = r
 	if m.page = m.state.ask(m.now, r); m.page != nil {
-		m.pageOf = m.epoch
 		m.checkMemory(r)
 	}
 }
@@ -87,7 +86,6 @@ func (m *model) answer() {
 		return
 	case m.page == nil:
 		m.page = m.world.read(r)
-		m.pageOf = m.epoch
 		return
 	}
 	page := m.page
@@ -164,12 +162,11 @@ func (m *model) take(page *source.Page) {
 		switch {
 		case !rec.tx.committed:
 			failf("row %d was handed out, and is not committed", ev.ID)
-		case rec.acked && !rec.again:
+		case rec.acked:
 			failf("row %d was handed out after its delivery", ev.ID)
-		case rec.deleted && !rec.foreign && !rec.again:
+		case rec.deleted && !rec.foreign:
 			failf("row %d was handed out, and is deleted", ev.ID)
 		}
-		rec.acked, rec.again, rec.epoch = false, false, m.pageOf
 		for _, before := range m.before(rec) {
 			if !before.deleted && !before.acked && !m.known[before.ID] {
 				failf("row %d of key %q was handed out before row %d", ev.ID, ev.Key, before.ID)

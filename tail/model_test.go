@@ -36,7 +36,6 @@ type model struct {
 	logAt    int   // in world.log
 	call     *call // decoded, not appended yet
 	part     int   // rows of the log's next transaction that were decoded
-	epoch    int   // counts the logs
 
 	known   map[int64]bool // acknowledged or not
 	acked   []*record      // to be deleted
@@ -53,7 +52,6 @@ type model struct {
 
 	reading *source.Read
 	page    *source.Page
-	pageOf  int // the epoch of page
 	rescan  bool
 	deletes []*deletion
 	calm    bool

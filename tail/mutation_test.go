@@ -46,6 +46,8 @@ func TestMirrorRulesAreNeeded(t *testing.T) {
 		{"a dropped row waits again", "handover.go", "\ts.queue.takeBack(listed)\n", ""},
 		{"delete again what was not seen", "handover.go", "if snap.Shows(xid) {", "if snap.Shows(xid) && id < 0 {"},
 		{"hand out nothing that is deleted", "handover.go", "\t\t\treturn deleted\n", "\t\t\treturn deleted && false\n"},
+		{"the end of a log forgets no delete", "state.go", "\ts.others.reset()\n", "\ts.others.reset()\n\tclear(s.unseen)\n"},
+		{"the end of a log forgets no transaction", "state.go", "\t\tif !r.out {\n\t\t\ts.queue.remove(r)\n", "\t\tr.note = 0\n\t\tif !r.out {\n\t\t\ts.queue.remove(r)\n"},
 		{"remember what was not seen", "handover.go", "\t\t\ts.unseen[id] = r.note\n", ""},
 		{"follow the snapshots", "handover.go", "\ts.seen = snap\n", "\tif s.seen.Xmax == 0 {\n\t\ts.seen = snap\n\t}\n"},
 		{"a snapshot shows what was missed", "handover.go", "\ts.missed.prune(&snap)\n", ""},

@@ -62,19 +62,33 @@ func (s *state) setComplete(now time.Time, complete bool) {
 func (s *state) attach(now time.Time, fence uint64) {
 	s.detach(now)
 	s.attached, s.fence = true, fence
+	if fence == 0 {
+		return
+	}
+	// An xid of a log before that is not below the fence belongs to another history of the
+	// database, in which it may never be shown.
+	for id, xid := range s.unseen {
+		if xid >= fence {
+			delete(s.unseen, id)
+		}
+	}
+	for _, r := range s.queue.rows {
+		if r.note >= fence {
+			r.note = 0
+		}
+	}
 }
 
-// detach forgets all that the log told. What the forwarder has stays known by its ids, so that
-// a log that repeats a row does not bring it twice.
+// detach forgets what the log told and the forwarder does not have. What it has stays known by
+// its ids, so that a log that repeats a row does not bring it twice, and keeps its xid: a server
+// that crashes may have sent the commit and show it only when it has recovered, after a delete.
 func (s *state) detach(now time.Time) {
 	s.attached, s.reading = false, false
 	s.setComplete(now, false)
 	s.seen = source.Snapshot{}
 	s.missed.reset()
 	s.others.reset()
-	clear(s.unseen)
 	for _, r := range s.queue.rows {
-		r.note = 0
 		if !r.out {
 			s.queue.remove(r)
 		} else if r.ev != nil {

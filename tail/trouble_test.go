@@ -67,8 +67,6 @@ func (m *model) delete() {
 		m.deletes = slices.Delete(m.deletes, i, i+1)
 		for _, rec := range d.recs {
 			delete(m.known, rec.ID)
-			// What a statement did not see is only known for as long as the log.
-			rec.again = rec.again || rec.epoch != m.epoch && !rec.deleted
 		}
 	}
 }
@@ -214,15 +212,9 @@ func (m *model) attach() {
 func (m *model) detach() {
 	m.attached = false
 	m.call = nil
-	m.epoch++
 	m.state.detach(m.now)
 	if m.state.queue.waiting.n > 0 {
 		failf("rows wait without a log")
-	}
-	for _, rec := range m.rows {
-		if rec.acked && !m.known[rec.ID] {
-			rec.again = true
-		}
 	}
 }
 

@@ -32,8 +32,6 @@ type record struct {
 	acked   bool
 	deleted bool
 	foreign bool // deleted by others while its lane was ours
-	epoch   int  // of the log when it was handed out
-	again   bool // may be handed out though it was delivered
 }
 
 type txn struct {
