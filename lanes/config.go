@@ -41,6 +41,10 @@ type Config struct {
 	// TransactionAge is how long a running transaction may hold the floor. Default 1 s.
 	TransactionAge time.Duration
 
+	// StallAfter is how long a run may wait for some of its events while the broker acknowledges
+	// what was sent later; then the keys of those events wait alone. Default 1 s.
+	StallAfter time.Duration
+
 	// Backoffs after a failure, doubled from Min to Max with jitter. Broker: 100 ms to 5 s;
 	// Topic: 500 ms to 10 s; Record: 5 s to 1 min; Store (reads and deletes): 100 ms to 5 s.
 	Broker, Topic, Record, Store Backoff
@@ -94,6 +98,7 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.MaxPoll, 50*time.Millisecond)
 	orDuration(&c.Rescan, time.Second)
 	orDuration(&c.TransactionAge, time.Second)
+	orDuration(&c.StallAfter, time.Second)
 	orBackoff(&c.Broker, 100*time.Millisecond, 5*time.Second)
 	orBackoff(&c.Topic, 500*time.Millisecond, 10*time.Second)
 	orBackoff(&c.Record, 5*time.Second, time.Minute)
@@ -126,6 +131,9 @@ func (c Config) Validate() error {
 	}
 	if c.MinPoll <= 0 || c.MaxPoll < c.MinPoll {
 		errs = append(errs, fmt.Errorf("poll pause: %v to %v is not a range of positive durations", c.MinPoll, c.MaxPoll))
+	}
+	if c.StallAfter < 0 {
+		errs = append(errs, fmt.Errorf("stall after: %v is not positive", c.StallAfter))
 	}
 	for _, b := range []Backoff{c.Broker, c.Topic, c.Record, c.Store} {
 		if b.Min <= 0 || b.Max < b.Min {

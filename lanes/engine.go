@@ -15,7 +15,8 @@ import (
 //
 //	every event that was read and is neither known nor deleted lies above the floor, or above
 //	what the part behind that it belongs to remembers
-//	a lane's run and queue hold its known, unacknowledged events in the order of reading
+//	a lane's run and queue hold its known, unacknowledged events in the order of reading, but for
+//	those that were split off; of a key that has some of those, neither holds any
 //	events are deleted only after their own acknowledgement
 type Engine struct {
 	cfg   Config
@@ -25,6 +26,12 @@ type Engine struct {
 	parts map[Part]*waiting // behind, or on trial
 	kinds [4]int            // entries in parts by kind
 	trial int               // entries in parts on trial
+	freed bool              // one has left since stalls were looked for
+	// Of the events in flight, those that were split off, see stall.go.
+	stalled, stalledBytes int
+	stalls                map[string]int // by topic
+	reached               time.Time      // when the youngest run was sent of which something was acknowledged
+	pace                  time.Duration  // of acknowledgements, an average
 	// The topics under suspicion: one record of each was refused in company.
 	careful map[string]*inquest
 
@@ -62,11 +69,10 @@ type lane struct {
 	ownership ownership
 	queue     []*item // from head on
 	head      int
-	bytes     int // of queue
-	run       []*item
-	left      int  // events of run without an outcome
-	failed    bool // an outcome of run was not Acked
-	lone      bool // run is one event that was sent with nothing else of its topic in flight
+	bytes     int  // of queue
+	run       *run // in flight, nil while the next one may be formed
+	flying    int  // events without an outcome, of run and of those that were split off
+	lost      bool // some of those were in flight when the lane was not ours any more
 	undeleted int
 	behind    *waiting // the lane's own entry in Engine.parts, nil while it is live
 	hot       *waiting // the key of the lane that waits for room in its stead, if any
@@ -88,6 +94,7 @@ type item struct {
 	id      int64
 	lane    source.Lane
 	state   state
+	run     *run // that it is in, while that is in flight
 	class   source.Class
 	suspect bool // must be sent alone
 	again   bool // an earlier attempt may have been written
@@ -111,6 +118,7 @@ func NewEngine(cfg Config) *Engine {
 		known:   make(map[int64]*item, cfg.MaxEvents),
 		parts:   make(map[Part]*waiting),
 		careful: make(map[string]*inquest),
+		stalls:  make(map[string]int),
 		shards:  make([]shard, cfg.Deleters),
 		avgSize: 4096,
 	}
@@ -337,7 +345,7 @@ func (e *Engine) drop(it *item) {
 	delete(e.known, it.id)
 	e.dropped = true
 	e.stats.Dropped++
-	it.ev = nil
+	it.ev, it.run = nil, nil
 }
 
 // clear ends the suspicion against an item, and the inquest with the last of them.

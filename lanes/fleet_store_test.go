@@ -147,8 +147,8 @@ func (s *leaseStore) release(p *process, me string, done []Lease) {
 		if l.Epoch != done.Epoch || l.Owner != me {
 			continue
 		}
-		if e := &p.forwarder.engine.lanes[l.Lane]; !p.dead && e.left+e.undeleted > 0 {
-			failf("%s gives lane %d up with %d events in flight and %d not deleted", me, l.Lane, e.left, e.undeleted)
+		if e := &p.forwarder.engine.lanes[l.Lane]; !p.dead && e.flying+e.undeleted > 0 {
+			failf("%s gives lane %d up with %d events in flight and %d not deleted", me, l.Lane, e.flying, e.undeleted)
 		}
 		l.Owner = ""
 		l.Epoch++

@@ -26,6 +26,8 @@ var (
 	floorLagDesc   = gaugeDesc("floor_lag", "Distance in ids from the floor of reads to the highest id seen.")
 	parkedDesc     = gaugeDesc("parked", "Parts that wait after a failure, by how much waits.", "part")
 	overflownDesc  = gaugeDesc("lanes_overflown", "Lanes that wait for room in memory or for their first read.")
+	stalledDesc    = gaugeDesc("events_stalled", "Events in flight that the broker does not acknowledge while it acknowledges others.")
+	waitingDesc    = gaugeDesc("keys_stalled", "Keys that wait for stalled events.")
 	ownedDesc      = gaugeDesc("lanes_owned", "Lanes that this replica owns.")
 	pausedDesc     = gaugeDesc("paused", "1 while nothing is submitted because the broker side is in trouble.")
 	latencyDesc    = counterDesc("commit_to_ack_seconds", "Time from an event's creation to its acknowledgement.")
@@ -69,6 +71,8 @@ func (f *Forwarder) Collect(ch chan<- prometheus.Metric) {
 		gauge(parkedDesc, float64(n), Kind(kind).String())
 	}
 	gauge(overflownDesc, float64(s.Overflown))
+	gauge(stalledDesc, float64(s.Stalled))
+	gauge(waitingDesc, float64(s.Waiting))
 	gauge(ownedDesc, float64(s.Owned))
 	paused := 0.0
 	if s.Paused {

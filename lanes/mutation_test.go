@@ -54,14 +54,14 @@ func TestFloorRulesAreNeeded(t *testing.T) {
 // TestEngineRulesAreNeeded: the simulation fails for each rule that is left out.
 func TestEngineRulesAreNeeded(t *testing.T) {
 	killMutants(t, "TestSimulation", 1500, []mutation{
-		{"hold overlapping parts", "ready.go", "other != w && !other.trial && other.part.overlaps(w.part)", "false"},
+		{"hold overlapping parts", "ready.go", "other != nil && other != w && !other.trial && other.part.overlaps(w.part)", "false"},
 		{"remember a failed event", "settle.go", "e.floor.Hold(w.part, it.id)\n\t\t\t\te.drop(it)", "e.drop(it)"},
 		{"remember a queued event", "settle.go", "e.floor.Hold(w.part, it.id)\n\t\te.drop(it)", "e.drop(it)"},
 		{"remember an event without room", "engine.go", "e.floor.Hold(l.behind.part, ev.ID)", ""},
 		{"read a new lane from the start", "ownership.go", "e.floor.Hold(l.behind.part, Start)", ""},
 		{"put back at the head", "settle.go", "append(back, l.queue[l.head:]...)", "append(slices.Clone(l.queue[l.head:]), back...)"},
 		{"send a suspect alone", "ready.go", "it.suspect && q.flying == 0 && ", "it.suspect && "},
-		{"park a lone suspect", "settle.go", "if l.lone {", "if false {"},
+		{"park a lone suspect", "settle.go", "if r.lone {", "if false {"},
 		{"drop what waits with the failed", "settle.go", "\t} else {\n\t\te.dropQueued(&e.lanes[part.Lane], w)\n\t}", "\t}"},
 		{"absorb the trials of a lane", "settle.go", "\t\te.absorb(part)\n", ""},
 		{"suspend when the trust ends", "ready.go", "\te.checkTrust(now)\n", ""},
@@ -71,14 +71,14 @@ func TestEngineRulesAreNeeded(t *testing.T) {
 		{"tell the fence of the read", "ready.go", "e.full || !now.Before(e.fencedAt.Add(fenceEvery)) && e.floor.WantsFence()", "false"},
 		{"keep what is ahead of the failed", "settle.go", "w.part.Kind == WholeTopic || slices.Contains(held, w)", "true"},
 		{"pass over what is behind", "engine.go", "|| e.passesOver(ev) {", "{"},
-		{"one run in flight", "ready.go", "|| l.left > 0 ||", "||"},
+		{"one run in flight", "ready.go", "|| l.run != nil ||", "||"},
 		{"know the acknowledged", "ready.go", "for id := range e.known {\n\t\tr.Known = append(r.Known, id)", "for id, it := range e.known {\n\t\tif it.state == acknowledged {\n\t\t\tcontinue\n\t\t}\n\t\tr.Known = append(r.Known, id)"},
 		{"throw the page away", "engine.go", "if !e.floor.Observe(now, page) {", "if e.floor.Observe(now, page); false {"},
 		{"delete again", "deletes.go", "sh.acked = append(slices.Clone(ids), sh.acked...)", ""},
 		{"wake up after a pause", "ready.go", "at(e.pausedUntil)", ""},
 		{"bound the parts", "settle.go", "e.kinds[OneKey]+e.kinds[OneRow] >= e.cfg.MaxParts", "false"},
 		{"bound the page", "ready.go", "min(e.cfg.PageEvents, e.cfg.MaxEvents-len(e.known), ", "min(e.cfg.PageEvents, "},
-		{"forget the parts of a lost lane", "ownership.go", "if part.Kind != WholeTopic && part.Lane == id {", "if part.Kind == WholeLane && part.Lane == id {"},
+		{"forget the parts of a lost lane", "ownership.go", "if part.Kind != WholeTopic && part.Lane == id && (", "if part.Kind == WholeLane && part.Lane == id && ("},
 		{"say that lanes were gained", "ready.go", "\te.gained = e.gained || w.gained\n", ""},
 		{"bound the undeleted", "ready.go", "|| e.undeleted >= max(e.cfg.MaxEvents/2, 1) {", "{"},
 	})
@@ -116,7 +116,7 @@ func TestRareEngineRulesAreNeeded(t *testing.T) {
 
 // pureFiles are all that a mutant needs: the core, and its model and simulation.
 var pureFiles = []string{
-	"config.go", "engine.go", "ownership.go", "deletes.go", "floor.go", "hash.go", "part.go", "ready.go", "settle.go", "stats.go",
+	"config.go", "engine.go", "ownership.go", "deletes.go", "floor.go", "hash.go", "part.go", "ready.go", "run.go", "settle.go", "stall.go", "stats.go",
 	"table_test.go", "floor_test.go", "sim_test.go", "sim_plan_test.go", "sim_world_test.go", "sim_broker_test.go", "sim_ledger_test.go", "sim_log_test.go",
 }
 

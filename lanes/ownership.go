@@ -16,11 +16,11 @@ const (
 	owned               // we read and submit
 	draining            // what is in flight is finished, nothing is begun
 	suspended           // ours again, if the trust in the leases is renewed in time
-	awaiting            // ours again, once the run that was in flight when we lost it has its outcomes
+	awaiting            // ours again, once what was in flight when we lost it has its outcomes
 )
 
 // Gain makes lanes ours. Their rows are read from the start of the table. A lane that was
-// lost with a run in flight waits for the outcomes: another replica may have delivered those
+// lost with events in flight waits for the outcomes: another replica may have delivered those
 // events meanwhile, and what came after them, so none of them may be put back.
 func (e *Engine) Gain(now time.Time, gained ...source.Lane) {
 	for _, id := range gained {
@@ -30,7 +30,7 @@ func (e *Engine) Gain(now time.Time, gained ...source.Lane) {
 		}
 		// It may have been drained since the last Ready.
 		e.drained = slices.DeleteFunc(e.drained, func(other source.Lane) bool { return other == id })
-		if l.ownership == awaiting || l.ownership == notOurs && l.left > 0 {
+		if l.lost {
 			l.ownership = awaiting
 			continue
 		}
@@ -73,12 +73,14 @@ func (e *Engine) giveUp(to ownership, given []source.Lane) {
 			continue
 		}
 		l.ownership = to
+		l.lost = l.lost || to == notOurs && l.flying > 0
 		for _, it := range l.queue[l.head:] {
 			e.drop(it)
 		}
 		l.queue, l.head, l.bytes = l.queue[:0], 0, 0
 		for part, w := range e.parts {
-			if part.Kind != WholeTopic && part.Lane == id {
+			// A key whose events are on the wire must still wait for them if the lane stays ours.
+			if part.Kind != WholeTopic && part.Lane == id && (to == notOurs || w.stalled == nil) {
 				e.unwait(w)
 			}
 		}
@@ -105,7 +107,7 @@ func (e *Engine) ownsNone() bool {
 
 func (e *Engine) checkDrained(id source.Lane) {
 	l := &e.lanes[id]
-	if l.ownership == draining && l.left == 0 && l.undeleted == 0 {
+	if l.ownership == draining && l.flying == 0 && l.undeleted == 0 {
 		l.ownership = notOurs
 		e.drained = append(e.drained, id)
 	}

@@ -97,6 +97,7 @@ type waiting struct {
 	since    time.Time
 	retryAt  time.Time
 	trial    bool
+	stalled  *run // of the key, for whose outcomes it waits besides; nil for none
 }
 
 // blocked reports whether the part waits because something of it could not be delivered, and
@@ -107,17 +108,18 @@ func (w *waiting) blocked() bool { return !w.room }
 // delivered since.
 func (w *waiting) failed() bool { return w.class != source.Acked }
 
-// Parked describes a part that waits because something of it could not be delivered.
+// Parked describes a part that waits because something of it could not be delivered, or has no
+// answer from the broker while others have.
 type Parked struct {
 	Part
-	Event    int64  // the row that could not be delivered
+	Event    int64  // the row that could not be delivered, or the first without an answer
 	Name     string // what users call it
 	Size     int    // its size, see source.Event.Size
 	Class    source.Class
 	Err      error
 	Attempts int
 	Since    time.Time
-	RetryAt  time.Time // past or zero while a retry is on its way
+	RetryAt  time.Time // past or zero while a retry or the answer is on its way
 }
 
 // covers reports whether the event belongs to the part.

@@ -30,7 +30,7 @@ type Note struct {
 	Part  Part
 	Class source.Class
 	Err   error
-	Event int64 // the row that could not be delivered
+	Event int64 // the row that could not be delivered, or has no outcome yet
 	Later int64 // Violation: the row of the same key that was acknowledged before it
 	// Name and LaterName are what users call the two.
 	Name, LaterName string
@@ -51,6 +51,8 @@ const (
 	Resumed                    // the broker acknowledges again
 	LeaseEnded                 // the trust in the leases ended: Count lanes are suspended
 	Violation                  // a later event of a key was acknowledged before an earlier one
+	Stalled                    // Event and maybe more of its topic have no outcome while others have: their keys wait
+	Flowing                    // nothing of the topic is Stalled any more
 )
 
 func (e *Engine) note(n Note) { e.notes = append(e.notes, n) }
@@ -58,6 +60,7 @@ func (e *Engine) note(n Note) { e.notes = append(e.notes, n) }
 // Ready returns what is to be done now.
 func (e *Engine) Ready(now time.Time) Ready {
 	e.checkTrust(now)
+	e.checkStalls(now)
 	r := Ready{
 		Submit:  e.runs(now),
 		Delete:  e.deletes(now),
@@ -92,6 +95,12 @@ func (e *Engine) next(now time.Time) time.Time {
 	if !e.trusted.IsZero() && !e.suspended {
 		at(e.trusted)
 	}
+	for i := range e.lanes {
+		// What was due already found no room, and has none until something else changes.
+		if due := e.stallDue(&e.lanes[i]); due.After(now) || e.freed && !due.IsZero() {
+			at(due)
+		}
+	}
 	for i := range e.shards {
 		if sh := &e.shards[i]; len(sh.acked) > 0 && !sh.out {
 			at(e.deleteDue(sh))
@@ -108,32 +117,34 @@ func (e *Engine) runs(now time.Time) [][]*source.Event {
 	var runs [][]*source.Event
 	for id := range e.lanes {
 		l := &e.lanes[id]
-		if l.waiting() == 0 || l.left > 0 || l.ownership != owned {
+		if l.waiting() == 0 || l.run != nil || l.ownership != owned {
 			continue
 		}
+		r := &run{sent: now}
 		if len(e.careful) > 0 {
-			e.formCareful(l)
+			e.formCareful(l, r)
 		} else {
-			e.form(l)
+			e.form(l, r)
 		}
-		if len(l.run) == 0 {
+		if len(r.items) == 0 {
 			continue
 		}
-		run := make([]*source.Event, len(l.run))
-		for i, it := range l.run {
-			run[i] = it.ev
-			it.state = flying
+		events := make([]*source.Event, len(r.items))
+		for i, it := range r.items {
+			events[i] = it.ev
+			it.state, it.run = flying, r
 			if it.again {
 				e.stats.Repeated++
 			}
 			l.bytes -= int(it.size)
 		}
-		n := len(run)
-		l.left = n
+		n := len(events)
+		l.run, r.left = r, n
+		l.flying += n
 		e.queued -= n
 		e.flying += n
 		e.stats.Submitted += uint64(n)
-		runs = append(runs, run)
+		runs = append(runs, events)
 		if e.hasRoom(now, l) {
 			e.nextRead = now
 		}
@@ -142,15 +153,16 @@ func (e *Engine) runs(now time.Time) [][]*source.Event {
 }
 
 // form moves the head of the queue into the run.
-func (e *Engine) form(l *lane) {
+func (e *Engine) form(l *lane, r *run) {
+	r.items = make([]*item, 0, min(l.waiting(), e.cfg.RunEvents))
 	size := 0
-	for l.head < len(l.queue) && len(l.run) < e.cfg.RunEvents {
+	for l.head < len(l.queue) && len(r.items) < e.cfg.RunEvents {
 		it := l.queue[l.head]
 		size += int(it.size)
-		if size > e.cfg.RunBytes && len(l.run) > 0 {
+		if size > e.cfg.RunBytes && len(r.items) > 0 {
 			break
 		}
-		l.run = append(l.run, it)
+		r.items = append(r.items, it)
 		l.queue[l.head] = nil
 		l.head++
 	}
@@ -166,20 +178,20 @@ func (e *Engine) form(l *lane) {
 
 // formCareful is form while some topic has an inquest. A suspect goes alone, once nothing
 // else of its topic is in flight; other events of the topic wait, and everything else goes on.
-func (e *Engine) formCareful(l *lane) {
+func (e *Engine) formCareful(l *lane, r *run) {
 	size := 0
 	kept := l.queue[:0]
 	for i, it := range l.queue[l.head:] {
 		q := e.careful[it.ev.Topic]
 		switch {
-		case l.lone || len(l.run) >= e.cfg.RunEvents || size > e.cfg.RunBytes:
+		case r.lone || len(r.items) >= e.cfg.RunEvents || size > e.cfg.RunBytes:
 			kept = append(kept, it)
 		case q == nil:
-			l.run = append(l.run, it)
+			r.items = append(r.items, it)
 			size += int(it.size)
-		case it.suspect && q.flying == 0 && len(l.run) == 0 && i == 0:
-			l.run = append(l.run, it)
-			l.lone = true
+		case it.suspect && q.flying == 0 && len(r.items) == 0 && i == 0:
+			r.items = append(r.items, it)
+			r.lone = true
 			q.flying++
 		default:
 			kept = append(kept, it)
@@ -260,6 +272,9 @@ func (e *Engine) read(now time.Time) *source.Read {
 
 // due reports whether a part behind may be live again.
 func (e *Engine) due(now time.Time, w *waiting) bool {
+	if w.stalled != nil {
+		return false
+	}
 	if w.blocked() {
 		return !now.Before(w.retryAt)
 	}
@@ -279,9 +294,17 @@ func (e *Engine) release(w *waiting) {
 	e.gained = e.gained || w.gained
 	w.gained = false
 	e.dropped = e.dropped || w.part.Kind == OneRow // it was among Known
-	for _, other := range e.parts {
-		if other != w && !other.trial && other.part.overlaps(w.part) {
+	hold := func(other *waiting) {
+		if other != nil && other != w && !other.trial && other.part.overlaps(w.part) {
 			e.floor.Hold(other.part, at+1)
+		}
+	}
+	if w.part.Kind >= OneKey {
+		hold(e.lanes[w.part.Lane].behind) // a key or row shares rows with nothing else
+		hold(e.parts[topicPart(w.part.Topic)])
+	} else {
+		for _, other := range e.parts {
+			hold(other)
 		}
 	}
 	if w.failed() {

@@ -17,8 +17,10 @@ func (e *Engine) Outcomes(now time.Time, outcomes []source.Outcome) {
 			panic(fmt.Sprintf("lanes: row %d has an outcome (%v) and is not in flight", o.ID, o.Class))
 		}
 		l := &e.lanes[it.lane]
+		r := it.run
 		e.flying--
-		l.left--
+		l.flying--
+		r.left--
 		if len(e.careful) > 0 {
 			if q := e.careful[it.ev.Topic]; q != nil {
 				q.flying--
@@ -29,10 +31,15 @@ func (e *Engine) Outcomes(now time.Time, outcomes []source.Outcome) {
 			e.ack(now, l, it)
 		} else {
 			it.state, it.err = settled, o.Err
-			l.failed = true
+			r.failed = true
 		}
-		if l.left == 0 {
-			e.settle(now, it.lane, l)
+		if r.stalled {
+			e.unstall(it)
+		} else if it.state == acknowledged {
+			e.keepPace(now, r.sent)
+		}
+		if r.left == 0 {
+			e.settle(now, it.lane, l, r)
 		}
 	}
 }
@@ -61,18 +68,27 @@ func (e *Engine) ack(now time.Time, l *lane, it *item) {
 	sh.acked = append(sh.acked, it.id)
 }
 
-// settle ends a lane's run: every event of it has its outcome.
-func (e *Engine) settle(now time.Time, id source.Lane, l *lane) {
-	if l.failed {
-		e.settleFailed(now, l)
+// settle ends a run: every event of it has its outcome.
+func (e *Engine) settle(now time.Time, id source.Lane, l *lane, r *run) {
+	if r.behind != nil {
+		e.unblock(now, l, r.behind)
 	}
-	for i, it := range l.run {
+	if r.failed {
+		e.settleFailed(now, l, r)
+	}
+	for _, it := range r.items {
+		it.run = nil
 		if it.state == acknowledged {
 			it.ev = nil // only its id is needed until it is deleted
 		}
-		l.run[i] = nil
 	}
-	l.run, l.failed, l.lone = l.run[:0], false, false
+	if l.run == r {
+		l.run = nil
+	}
+	if l.flying > 0 {
+		return
+	}
+	l.lost = false
 	switch l.ownership {
 	case draining:
 		e.checkDrained(id)
@@ -85,16 +101,16 @@ func (e *Engine) settle(now time.Time, id source.Lane, l *lane) {
 // settleFailed decides what waits, and puts back to the head of the queue what does not. Events
 // ahead of the one that a key or lane waits for do not wait with it: they would meet the same
 // event in every retry, and what became of them here would be forgotten each time.
-func (e *Engine) settleFailed(now time.Time, l *lane) {
-	e.countViolations(l)
-	for _, it := range l.run {
+func (e *Engine) settleFailed(now time.Time, l *lane, r *run) {
+	e.countViolations(r)
+	for _, it := range r.items {
 		if it.state == settled && l.ownership == owned {
-			e.judge(now, l, it)
+			e.judge(now, r, it)
 		}
 	}
 	var back []*item
 	var held []*waiting // the parts that an event of this run has put behind, so far
-	for _, it := range l.run {
+	for _, it := range r.items {
 		if it.state != settled {
 			continue
 		}
@@ -128,7 +144,7 @@ func (e *Engine) settleFailed(now time.Time, l *lane) {
 }
 
 // judge takes the consequence of one failed event for everything but the event itself.
-func (e *Engine) judge(now time.Time, l *lane, it *item) {
+func (e *Engine) judge(now time.Time, r *run, it *item) {
 	switch it.class {
 	case source.Broker:
 		it.again = true
@@ -142,7 +158,7 @@ func (e *Engine) judge(now time.Time, l *lane, it *item) {
 	case source.Record:
 		e.block(now, partOf(it.ev), it)
 	case source.Suspect:
-		if l.lone {
+		if r.lone {
 			it.class = source.Record
 			e.block(now, partOf(it.ev), it)
 		} else {
@@ -164,11 +180,9 @@ func (e *Engine) suspect(it *item) {
 	q := e.careful[it.ev.Topic]
 	if q == nil {
 		q = &inquest{}
-		for i := range e.lanes {
-			for _, other := range e.lanes[i].run {
-				if other.state == flying && other.ev.Topic == it.ev.Topic {
-					q.flying++
-				}
+		for _, other := range e.known {
+			if other.state == flying && other.ev.Topic == it.ev.Topic {
+				q.flying++
 			}
 		}
 		e.careful[it.ev.Topic] = q
@@ -179,9 +193,9 @@ func (e *Engine) suspect(it *item) {
 
 // countViolations finds acknowledged events that an earlier event of their key, in the same
 // run, did not get ahead of.
-func (e *Engine) countViolations(l *lane) {
+func (e *Engine) countViolations(r *run) {
 	var failed map[source.TopicKey]*item
-	for _, it := range l.run {
+	for _, it := range r.items {
 		if it.ev == nil || it.ev.Key == nil {
 			continue
 		}
@@ -338,6 +352,7 @@ func (e *Engine) unwait(w *waiting) {
 	delete(e.parts, w.part)
 	e.kinds[w.part.Kind]--
 	e.dropped = e.dropped || w.part.Kind == OneRow // it may have been among Known
+	e.freed = true
 	if w.trial {
 		e.trial--
 	}

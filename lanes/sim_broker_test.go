@@ -12,7 +12,8 @@ import (
 type broker struct {
 	sim       *simulation
 	downUntil time.Time
-	missing   map[string]time.Time // topics that do not exist until then
+	missing   map[string]time.Time    // topics that do not exist until then
+	dead      map[partition]time.Time // without leader until then: no answers
 	written   map[source.TopicKey]int
 	last      map[source.TopicKey]int // the place of the last row written, from 1
 	once      map[int64]bool
@@ -24,6 +25,7 @@ func newBroker(s *simulation) broker {
 	return broker{
 		sim:     s,
 		missing: make(map[string]time.Time),
+		dead:    make(map[partition]time.Time),
 		written: make(map[source.TopicKey]int),
 		last:    make(map[source.TopicKey]int),
 		once:    make(map[int64]bool),
@@ -84,7 +86,19 @@ func (b *broker) submit(runs [][]*source.Event) {
 	b.report(0, refusedNow)
 	for _, p := range partitions {
 		generation := s.generation
-		s.after(s.latency(), func() { b.produce(generation, requests[p]) })
+		s.after(s.latency(), func() { b.arrive(generation, p, requests[p]) })
+	}
+}
+
+// arrive brings a request to its partition, or lets it wait in the client while that is dead.
+func (b *broker) arrive(generation int, p partition, request []*source.Event) {
+	s := b.sim
+	until := b.dead[p]
+	switch {
+	case !s.now.Before(until):
+		b.produce(generation, request)
+	case generation == s.generation: // else the client is gone too
+		s.after(until.Sub(s.now), func() { b.arrive(generation, p, request) })
 	}
 }
 

@@ -15,8 +15,10 @@ type ledger struct {
 	trusted    time.Time // the end of the leases
 	risen      bool      // the floor was at the highest id since the world is calm
 	lanes      []ledgerLane
-	flying     map[int64]source.Lane
+	flying     map[int64]*ledgerRun
 	topics     map[string]int // of the flying
+	stalled    map[int64]bool // of the flying, what was split off
+	lastSent   time.Time      // when the youngest run was sent of which something was acknowledged
 	acked      map[int64]bool
 	deleting   map[int64]bool
 	gone       map[int64]bool // the answer to the delete has arrived
@@ -27,16 +29,26 @@ type ledger struct {
 
 type ledgerLane struct {
 	ownership ownership
-	gained    bool // and not read since
-	run       []*source.Event
-	classes   map[int64]source.Class
-	undeleted []int64 // in the order of their acknowledgements
+	gained    bool         // and not read since
+	runs      []*ledgerRun // in flight; all but the last are split off
+	undeleted []int64      // in the order of their acknowledgements
 }
+
+type ledgerRun struct {
+	lane    source.Lane
+	events  []*source.Event
+	classes map[int64]source.Class
+	sent    time.Time
+	stalled bool
+}
+
+func (r *ledgerRun) done() bool { return len(r.classes) == len(r.events) }
 
 func newLedger(lanes int) *ledger {
 	return &ledger{
 		lanes:    make([]ledgerLane, lanes),
-		flying:   make(map[int64]source.Lane),
+		flying:   make(map[int64]*ledgerRun),
+		stalled:  make(map[int64]bool),
 		topics:   make(map[string]int),
 		acked:    make(map[int64]bool),
 		deleting: make(map[int64]bool),
@@ -91,12 +103,23 @@ func (l *ledger) submit(s *simulation, run []*source.Event) {
 	if s.plan.lease > 0 && !s.now.Before(l.trusted) {
 		failf("lane %d is submitted %v after the end of its lease", lane, s.now.Sub(l.trusted))
 	}
-	if len(at.run) > 0 {
-		failf("lane %d has a second run in flight", lane)
+	for _, other := range at.runs {
+		if !other.stalled {
+			failf("lane %d has a second run in flight", lane)
+		}
 	}
 	if n := len(l.acked) - len(l.gone); n >= max(cfg.MaxEvents/2, 1) {
 		failf("a run is submitted while %d events are acknowledged and not deleted", n)
 	}
+	keys := make(map[source.TopicKey]bool)
+	for _, other := range at.runs {
+		for _, ev := range other.events {
+			if _, done := other.classes[ev.ID]; !done && ev.Key != nil {
+				keys[ev.TopicKey()] = true
+			}
+		}
+	}
+	r := &ledgerRun{lane: lane, events: slices.Clone(run), classes: make(map[int64]source.Class), sent: s.now}
 	bytes := 0
 	careful := make(map[string]bool)
 	for _, topic := range l.suspects {
@@ -116,7 +139,10 @@ func (l *ledger) submit(s *simulation, run []*source.Event) {
 		if _, ok := l.flying[ev.ID]; ok {
 			failf("row %d is submitted while it is in flight", ev.ID)
 		}
-		l.flying[ev.ID] = lane
+		if ev.Key != nil && keys[ev.TopicKey()] {
+			failf("row %d is submitted while an earlier one of key %q is in flight", ev.ID, ev.Key)
+		}
+		l.flying[ev.ID] = r
 		l.topics[ev.Topic]++
 		bytes += ev.Size()
 	}
@@ -124,24 +150,27 @@ func (l *ledger) submit(s *simulation, run []*source.Event) {
 	if len(run) > cfg.RunEvents || len(run) > 1 && bytes-largest > cfg.RunBytes {
 		failf("a run has %d events and %d bytes", len(run), bytes)
 	}
-	at.run = slices.Clone(run)
-	at.classes = make(map[int64]source.Class, len(run))
+	at.runs = append(at.runs, r)
 	l.submitted += uint64(len(run))
 }
 
 // outcomes notes what the broker said.
 func (l *ledger) outcomes(s *simulation, outcomes []source.Outcome) {
 	for _, o := range outcomes {
-		lane, ok := l.flying[o.ID]
+		r, ok := l.flying[o.ID]
 		if !ok {
 			failf("the simulated broker speaks of row %d, which is not in flight", o.ID)
 		}
 		delete(l.flying, o.ID)
+		delete(l.stalled, o.ID)
 		l.topics[s.table.byID[o.ID].Topic]--
-		l.lanes[lane].classes[o.ID] = o.Class
+		r.classes[o.ID] = o.Class
 		if o.Class == source.Acked {
 			l.acked[o.ID] = true
-			l.lanes[lane].undeleted = append(l.lanes[lane].undeleted, o.ID)
+			l.lanes[r.lane].undeleted = append(l.lanes[r.lane].undeleted, o.ID)
+			if !r.stalled && r.sent.After(l.lastSent) {
+				l.lastSent = r.sent
+			}
 		}
 	}
 }
@@ -150,25 +179,90 @@ func (l *ledger) outcomes(s *simulation, outcomes []source.Outcome) {
 func (l *ledger) settled(s *simulation) {
 	for id := range l.lanes {
 		lane := &l.lanes[id]
-		if len(lane.run) == 0 || len(lane.classes) < len(lane.run) {
+		for _, r := range lane.runs {
+			if r.done() {
+				l.close(s, r)
+			}
+		}
+		lane.runs = slices.DeleteFunc(lane.runs, (*ledgerRun).done)
+	}
+}
+
+func (l *ledger) close(s *simulation, r *ledgerRun) {
+	failed := make(map[source.TopicKey]bool)
+	for _, ev := range r.events {
+		class := r.classes[ev.ID]
+		switch {
+		case ev.Key == nil:
+		case class != source.Acked:
+			failed[ev.TopicKey()] = true
+		case failed[ev.TopicKey()]:
+			l.violations++
+		}
+		delete(l.suspects, ev.ID)
+		if class == source.Suspect && s.engine.known[ev.ID] != nil {
+			l.suspects[ev.ID] = ev.Topic
+		}
+	}
+}
+
+// split notes which runs the engine has split, and checks that it may: one of them must have waited
+// for long enough, or an earlier one, while something was acknowledged that was sent no earlier.
+func (l *ledger) split(s *simulation) {
+	cfg := &s.engine.cfg
+	var split []*ledgerRun
+	patient := len(l.stalled) > 0
+	for id := range l.lanes {
+		lane := &l.lanes[id]
+		n := len(lane.runs)
+		if n == 0 || lane.runs[n-1].stalled || !lane.runs[n-1].isSplit(s.engine) {
 			continue
 		}
-		failed := make(map[source.TopicKey]bool)
-		for _, ev := range lane.run {
-			class := lane.classes[ev.ID]
-			switch {
-			case ev.Key == nil:
-			case class != source.Acked:
-				failed[ev.TopicKey()] = true
-			case failed[ev.TopicKey()]:
-				l.violations++
-			}
-			delete(l.suspects, ev.ID)
-			if class == source.Suspect && len(lane.run) > 1 || class == source.Suspect && s.engine.known[ev.ID] != nil {
-				l.suspects[ev.ID] = ev.Topic
-			}
+		whole := lane.runs[n-1]
+		if lane.ownership != owned || l.lastSent.Before(whole.sent) {
+			failf("lane %d has a run split, in ownership %d, while what was sent %v later is acknowledged", id, lane.ownership, l.lastSent.Sub(whole.sent))
 		}
-		lane.run = nil
+		patient = patient || s.now.Sub(whole.sent) >= cfg.StallAfter
+		split = append(split, whole)
+		lane.runs = lane.runs[:n-1]
+	}
+	for _, whole := range split {
+		s.splits++
+		if age := s.now.Sub(whole.sent); !patient || age < cfg.StallAfter/againFaster {
+			failf("lane %d has a run split after %v", whole.lane, age)
+		}
+		l.part(whole)
+	}
+	if n := len(l.stalled); n > cfg.MaxEvents/4 {
+		failf("%d events have stalled", n)
+	}
+	l.settled(s)
+}
+
+// isSplit reports whether the engine has split off what has no outcome yet.
+func (r *ledgerRun) isSplit(e *Engine) bool {
+	left := slices.IndexFunc(r.events, func(ev *source.Event) bool { _, done := r.classes[ev.ID]; return !done })
+	return e.known[r.events[left].ID].run.stalled
+}
+
+// part makes a run of each key and of each row without one.
+func (l *ledger) part(whole *ledgerRun) {
+	lane := &l.lanes[whole.lane]
+	parts := make(map[Part]*ledgerRun)
+	for _, ev := range whole.events {
+		r := parts[partOf(ev)]
+		if r == nil {
+			r = &ledgerRun{lane: whole.lane, classes: make(map[int64]source.Class), sent: whole.sent, stalled: true}
+			parts[partOf(ev)] = r
+			lane.runs = append(lane.runs, r)
+		}
+		r.events = append(r.events, ev)
+		if class, done := whole.classes[ev.ID]; done {
+			r.classes[ev.ID] = class
+			continue
+		}
+		l.flying[ev.ID] = r
+		l.stalled[ev.ID] = true
 	}
 }
 
@@ -208,8 +302,8 @@ func (l *ledger) drained(s *simulation, lane source.Lane) {
 		failf("lane %d is drained, and is ours", lane)
 	}
 	l.lanes[lane].ownership = notOurs
-	if len(l.lanes[lane].run) > 0 {
-		failf("lane %d is drained and has a run in flight", lane)
+	if len(l.lanes[lane].runs) > 0 {
+		failf("lane %d is drained and has events in flight", lane)
 	}
 	for id := range l.acked {
 		if s.table.byID[id].Lane == lane && !l.gone[id] {
@@ -279,6 +373,8 @@ func (l *ledger) check(s *simulation) {
 		failf("a recount finds in memory %d, undeleted %d, flying %d, queued %d, bytes %d: %+v", inMemory, undeleted, inFlight, waiting, bytes, stats)
 	case inFlight != len(l.flying):
 		failf("%d events are in flight, the engine counts %d", len(l.flying), inFlight)
+	case stats.Stalled != len(l.stalled):
+		failf("%d events have stalled, the engine counts %d", len(l.stalled), stats.Stalled)
 	case stats.Acked != uint64(len(l.acked)) || stats.Deleted != uint64(len(l.gone)) || stats.Submitted != l.submitted:
 		failf("acked %d, deleted %d, submitted %d: %+v", len(l.acked), len(l.gone), l.submitted, stats)
 	case len(e.known) > e.cfg.MaxEvents:
@@ -301,6 +397,15 @@ const eventLimit = 2000
 
 func (l *ledger) checkParts(s *simulation) {
 	e := s.engine
+	stalled := make(map[source.TopicKey]bool)
+	for id := range l.stalled {
+		if r := s.table.byID[id]; r.Key != nil && l.flying[id] != nil && e.lanes[r.Lane].ownership == owned {
+			stalled[r.TopicKey()] = true
+			if w := e.parts[keyPart(r.Event)]; w == nil || w.trial || w.stalled == nil {
+				failf("row %d has stalled and its key does not wait", id)
+			}
+		}
+	}
 	var kinds [4]int
 	trial := 0
 	for part, w := range e.parts {
@@ -311,7 +416,11 @@ func (l *ledger) checkParts(s *simulation) {
 		if part != w.part {
 			failf("%v is listed as %v", w.part, part)
 		}
-		if part.Kind != WholeTopic && e.lanes[part.Lane].ownership != owned {
+		owner := e.lanes[part.Lane].ownership
+		if part.Kind == OneKey && owner == owned && w.stalled != nil && !stalled[source.TopicKey{Topic: part.Topic, Key: part.Key}] {
+			failf("%v waits for the broker, and has nothing in flight", part)
+		}
+		if part.Kind != WholeTopic && owner != owned && w.stalled == nil {
 			failf("%v waits in a lane that is not ours", part)
 		}
 	}
@@ -328,7 +437,13 @@ func (l *ledger) checkQueues(s *simulation) {
 	suspects := make(map[string]int)
 	for id := range e.lanes {
 		lane := &e.lanes[id]
-		bytes := 0
+		bytes, inFlight := 0, 0
+		for _, r := range l.lanes[id].runs {
+			inFlight += len(r.events) - len(r.classes)
+		}
+		if lane.flying != inFlight {
+			failf("lane %d has %d events in flight and counts %d", id, inFlight, lane.flying)
+		}
 		for _, it := range lane.queue[lane.head:] {
 			if it.state != queued || e.known[it.id] != it || it.lane != source.Lane(id) {
 				failf("lane %d queues row %d in state %d", id, it.id, it.state)

@@ -33,7 +33,7 @@ type plan struct {
 	lease     time.Duration
 	renewLate float64
 	// Mean intervals; 0 for never.
-	moves, kills, stops, outages, vanishing, retries time.Duration
+	moves, kills, stops, outages, vanishing, retries, deaths time.Duration
 }
 
 func newPlan(r *rand.Rand) plan {
@@ -66,6 +66,7 @@ func newPlan(r *rand.Rand) plan {
 		MaxPoll:        pick(r, 10*time.Millisecond, 50*time.Millisecond),
 		Rescan:         pick(r, 20*time.Millisecond, 200*time.Millisecond, time.Second),
 		TransactionAge: pick(r, 10*time.Millisecond, 100*time.Millisecond, time.Second),
+		StallAfter:     pick(r, 10*time.Millisecond, 100*time.Millisecond, time.Second),
 		Broker:         Backoff{10 * time.Millisecond, 200 * time.Millisecond},
 		Topic:          Backoff{20 * time.Millisecond, 300 * time.Millisecond},
 		// With memory for one event, what can never be delivered must not take all of its time.
@@ -91,6 +92,7 @@ func newPlan(r *rand.Rand) plan {
 	p.outages = every(time.Second)
 	p.vanishing = every(time.Second)
 	p.retries = every(time.Second)
+	p.deaths = every(300 * time.Millisecond)
 	if chance(r, 0.3) {
 		p.kills = every(time.Second)
 	}

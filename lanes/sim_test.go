@@ -107,6 +107,7 @@ type simulation struct {
 
 	open     []*transaction // of the writers
 	hopeless int            // rows that can never be written
+	splits   int            // runs that the engine has split
 	calm     bool           // no fault begins any more
 	ending   bool           // everything that can be delivered is
 	ended    bool
@@ -256,6 +257,7 @@ func (s *simulation) ready(named bool) {
 	}
 	s.next = r.Next
 	s.transcribe(&r)
+	s.ledger.split(s)
 	for _, lane := range r.Drained {
 		s.ledger.drained(s, lane)
 	}

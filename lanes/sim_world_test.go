@@ -35,6 +35,7 @@ func (s *simulation) schedule() {
 	s.repeat(s.plan.kills, s.kill)
 	s.repeat(s.plan.stops, s.stop)
 	s.repeat(s.plan.outages, func() { s.broker.downUntil = s.now.Add(s.spell()) })
+	s.repeat(s.plan.deaths, func() { s.broker.dead[partition{s.topic(), byte(s.r.IntN(3))}] = s.now.Add(3 * s.spell()) })
 	s.repeat(s.plan.vanishing, func() { s.broker.missing[s.topic()] = s.now.Add(s.spell()) })
 	s.repeat(s.plan.retries, func() {
 		s.record('R', int64(s.engine.RetryAll(s.now)))
@@ -228,6 +229,7 @@ func (s *simulation) calmDown() {
 	}
 	s.broker.downUntil = s.now
 	clear(s.broker.missing)
+	clear(s.broker.dead)
 	s.healSome()
 	s.checkEnd()
 }

@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+
+	"github.com/outbox-forwarder/forwarder/source"
 )
 
 // Stats are counts since the start, and gauges. Read = Acked + InMemory + Dropped at any time.
@@ -27,6 +29,8 @@ type Stats struct {
 	FloorLag  int64
 	Blocked   [4]int // parts that wait after a failure, by Kind
 	Overflown int    // lanes that wait for room in memory or for their first read
+	Stalled   int    // events in flight that have no answer while others have
+	Waiting   int    // keys that wait for those
 	Owned     int    // lanes that are ours
 	Paused    bool   // submits wait for the broker side
 	ReadFails int    // reads failed in a row
@@ -68,10 +72,14 @@ func (e *Engine) Stats(now time.Time) Stats {
 		s.FloorLag = e.floor.Top() - e.floor.At()
 	}
 	for part, w := range e.parts {
-		if w.failed() {
+		switch {
+		case w.failed():
 			s.Blocked[part.Kind]++
-		} else {
+		case w.stalled == nil:
 			s.Overflown++
+		}
+		if w.stalled != nil {
+			s.Waiting++
 		}
 	}
 	for i := range e.lanes {
@@ -79,6 +87,7 @@ func (e *Engine) Stats(now time.Time) Stats {
 			s.Owned++
 		}
 	}
+	s.Stalled = e.stalled
 	s.Paused = now.Before(e.pausedUntil)
 	s.ReadFails = e.readFails
 	for i := range e.shards {
@@ -87,18 +96,22 @@ func (e *Engine) Stats(now time.Time) Stats {
 	return s
 }
 
-// Parked lists what waits because it could not be delivered, oldest first.
+// Parked lists what waits because it could not be delivered or has no answer, oldest first.
 func (e *Engine) Parked() []Parked {
 	var list []Parked
 	for part, w := range e.parts {
-		if !w.failed() {
+		if !w.failed() && w.stalled == nil {
 			continue
 		}
 		p := Parked{
 			Part: part, Event: w.event, Name: w.name, Size: w.size, Class: w.class, Err: w.err,
 			Attempts: w.attempts, Since: w.since,
 		}
-		if !w.trial {
+		switch {
+		case w.stalled != nil:
+			first := w.stalled.first()
+			p.Event, p.Size, p.Class, p.Err, p.Since = first.id, int(first.size), source.Broker, ErrStalled, w.stalled.sent
+		case !w.trial:
 			p.RetryAt = w.retryAt
 		}
 		list = append(list, p)

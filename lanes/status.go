@@ -14,7 +14,7 @@ func (f *Forwarder) Stats() Stats {
 	return f.engine.Stats(time.Now())
 }
 
-// Parked lists what waits because it could not be delivered, oldest first.
+// Parked lists what waits because it could not be delivered or has no answer, oldest first.
 func (f *Forwarder) Parked() []Parked {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,6 +90,11 @@ func (f *Forwarder) logNotes(notes []Note) {
 		case LeaseEnded:
 			f.takeBack()
 			f.log.Log(ctx, slog.LevelWarn, "lease", "the leases were not renewed in time: nothing is submitted until they are", "lanes", n.Count)
+		case Stalled:
+			f.log.Log(ctx, slog.LevelWarn, "stalled "+n.Part.Topic, "some events get no answer from the broker while others do: they wait with their keys",
+				"topic", n.Part.Topic, "id", n.Event, "err", n.Err)
+		case Flowing:
+			f.log.Recovered("stalled "+n.Part.Topic, "all events of the topic get answers again", "topic", n.Part.Topic)
 		case Violation:
 			f.log.Log(ctx, slog.LevelError, "violation", "an event was acknowledged before an earlier one of its key",
 				"topic", n.Part.Topic, "id", n.LaterName, "earlier_id", n.Name, "err", n.Err)
