@@ -51,6 +51,7 @@ func newFleetPlan(r *rand.Rand) fleetPlan {
 	p.config = Config{
 		MaxEvents: pick(r, 4, 20, 200), RunEvents: pick(r, 1, 3, 500), PageEvents: pick(r, 2, 20, 1000),
 		DeleteEvents: pick(r, 2, 100), MinPoll: 20 * time.Millisecond, MaxPoll: 300 * time.Millisecond,
+		StallAfter: pick(r, 50*time.Millisecond, 300*time.Millisecond, time.Second),
 		Broker: Backoff{20 * time.Millisecond, 300 * time.Millisecond}, Store: Backoff{50 * time.Millisecond, 500 * time.Millisecond},
 	}
 	every := func(d time.Duration) time.Duration {

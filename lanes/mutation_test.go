@@ -95,6 +95,32 @@ func TestMirrorHintsAreNeeded(t *testing.T) {
 	})
 }
 
+// TestStallRulesAreNeeded: so it does for the rules about runs that wait for part of their events.
+func TestStallRulesAreNeeded(t *testing.T) {
+	killMutants(t, "TestSimulation", 3000, []mutation{
+		{"split only while the broker answers", "stall.go", " || e.reached.Before(r.sent) {", " {"},
+		{"split only runs that are ours", "stall.go", "|| l.ownership != owned ||", "||"},
+		{"take all of a key along", "stall.go", "case it.ev.Key != nil:", "case it.ev.Key != nil && it.state == flying:"},
+		{"bound the keys that wait", "stall.go", "e.kinds[OneKey]+e.kinds[OneRow]+parts > e.cfg.MaxParts ||", ""},
+		{"bound the events that have stalled", "stall.go", "e.stalled+events > e.cfg.MaxEvents/4 ||", ""},
+		{"bound their bytes", "stall.go", "|| e.stalledBytes+bytes > e.cfg.MaxBytes/4 {", "{"},
+		{"remember where a key stalled", "stall.go", "\te.floor.Hold(part, e.floor.At()+1) // from the floor of now\n", ""},
+		{"drop what is queued of the key", "stall.go", "\te.dropQueued(l, w)\n", ""},
+		{"end the trial of the key", "stall.go", "case w.trial:", "case false:"},
+		{"look again when others have stalled", "stall.go", "\t\t\t\tagain = true\n", ""},
+		{"look again when keys were freed", "ready.go", "|| e.freed && !due.IsZero()", ""},
+		{"name the moment of the stall", "ready.go", "due.After(now) || e.freed && !due.IsZero()", "false"},
+		{"wait for the key's events", "ready.go", "if w.stalled != nil {", "if false {"},
+		{"end the key's wait", "settle.go", "\t\te.unblock(now, l, r.behind)\n", ""},
+		{"forget the key of a lane that is not ours", "stall.go", "if l.ownership != owned && e.parts[w.part] == w {", "if false {"},
+		{"keep the key of a lane that may stay ours", "ownership.go", " && (to == notOurs || w.stalled == nil) {", " {"},
+		{"drain what has stalled", "ownership.go", "l.flying == 0 &&", "l.run == nil &&"},
+		{"await what has stalled in a lost lane", "ownership.go", "to == notOurs && l.flying > 0", "to == notOurs && l.run != nil"},
+		{"end a lost lane's wait with the last event", "settle.go", "\tif l.flying > 0 {", "\tif l.run != nil {"},
+		{"count what has stalled in an inquest", "settle.go", "if other.state == flying &&", "if other.state == flying && !other.run.stalled &&"},
+	})
+}
+
 // TestRareEngineRulesAreNeeded has those that take many seeds, and runs them with -mutants only.
 func TestRareEngineRulesAreNeeded(t *testing.T) {
 	rare := []mutation{

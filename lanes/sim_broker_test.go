@@ -93,6 +93,9 @@ func (b *broker) submit(runs [][]*source.Event) {
 // arrive brings a request to its partition, or lets it wait in the client while that is dead.
 func (b *broker) arrive(generation int, p partition, request []*source.Event) {
 	s := b.sim
+	if s.faulty(s.plan.cuts) && len(request) > 1 && !s.now.Before(b.dead[p]) && generation == s.generation {
+		request = b.cut(p, request)
+	}
 	until := b.dead[p]
 	switch {
 	case !s.now.Before(until):
@@ -100,6 +103,35 @@ func (b *broker) arrive(generation int, p partition, request []*source.Event) {
 	case generation == s.generation: // else the client is gone too
 		s.after(until.Sub(s.now), func() { b.arrive(generation, p, request) })
 	}
+}
+
+// cut answers the first part of a request and lets its partition die, and returns the rest. In
+// some worlds the client gives the first part up, and not what follows it.
+func (b *broker) cut(p partition, request []*source.Event) []*source.Event {
+	s := b.sim
+	n := 1 + s.r.IntN(len(request)-1)
+	first, rest := request[:n], request[n:]
+	var outcomes []source.Outcome
+	if s.plan.misordered > 0 {
+		for _, ev := range first {
+			outcomes = append(outcomes, source.Outcome{ID: ev.ID, Class: source.Broker, Err: errSimulated})
+			b.spoiled[ev.TopicKey()] = true
+		}
+	} else {
+		if s.now.Before(b.missing[p.topic]) || s.now.Before(b.downUntil) {
+			return request
+		}
+		for _, ev := range first {
+			if s.table.byID[ev.ID].flaw.holds(s.now) {
+				return request
+			}
+		}
+		b.write(s.generation, first)
+		outcomes = b.acknowledge(outcomes, first)
+	}
+	b.report(s.latency(), outcomes)
+	b.dead[p] = s.now.Add(s.spell())
+	return rest
 }
 
 // produce decides on a request, in the order of its records.

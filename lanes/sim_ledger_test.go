@@ -233,8 +233,8 @@ func (l *ledger) split(s *simulation) {
 		}
 		l.part(whole)
 	}
-	if n := len(l.stalled); n > cfg.MaxEvents/4 {
-		failf("%d events have stalled", n)
+	if n := len(l.stalled); n > cfg.MaxEvents/4 || s.engine.stalledBytes > cfg.MaxBytes/4 {
+		failf("%d events of %d bytes have stalled", n, s.engine.stalledBytes)
 	}
 	l.settled(s)
 }
@@ -365,6 +365,10 @@ func (l *ledger) check(s *simulation) {
 		}
 		bytes += it.ev.Size()
 	}
+	stalledBytes := 0
+	for id := range l.stalled {
+		stalledBytes += s.table.byID[id].Size()
+	}
 	inMemory := len(e.known) - undeleted
 	switch {
 	case stats.Read != stats.Acked+uint64(stats.InMemory)+stats.Dropped:
@@ -373,8 +377,8 @@ func (l *ledger) check(s *simulation) {
 		failf("a recount finds in memory %d, undeleted %d, flying %d, queued %d, bytes %d: %+v", inMemory, undeleted, inFlight, waiting, bytes, stats)
 	case inFlight != len(l.flying):
 		failf("%d events are in flight, the engine counts %d", len(l.flying), inFlight)
-	case stats.Stalled != len(l.stalled):
-		failf("%d events have stalled, the engine counts %d", len(l.stalled), stats.Stalled)
+	case stats.Stalled != len(l.stalled) || e.stalledBytes != stalledBytes:
+		failf("%d events of %d bytes have stalled, the engine counts %d of %d", len(l.stalled), stalledBytes, stats.Stalled, e.stalledBytes)
 	case stats.Acked != uint64(len(l.acked)) || stats.Deleted != uint64(len(l.gone)) || stats.Submitted != l.submitted:
 		failf("acked %d, deleted %d, submitted %d: %+v", len(l.acked), len(l.gone), l.submitted, stats)
 	case len(e.known) > e.cfg.MaxEvents:

@@ -29,6 +29,7 @@ type plan struct {
 	readFails, deleteFails, deleteLost float64
 	silent                             float64 // of the deletes: their xid is not told
 	ackLost, brokerFails, misordered   float64
+	cuts                               float64 // answered in part, while the partition dies
 	// How long a lease is trusted, 0 for ever, and the share of the renewals that are late.
 	lease     time.Duration
 	renewLate float64
@@ -93,6 +94,7 @@ func newPlan(r *rand.Rand) plan {
 	p.vanishing = every(time.Second)
 	p.retries = every(time.Second)
 	p.deaths = every(300 * time.Millisecond)
+	p.cuts = some(0.1)
 	if chance(r, 0.3) {
 		p.kills = every(time.Second)
 	}
