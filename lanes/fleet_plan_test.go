@@ -51,8 +51,8 @@ func newFleetPlan(r *rand.Rand) fleetPlan {
 	p.config = Config{
 		MaxEvents: pick(r, 4, 20, 200), RunEvents: pick(r, 1, 3, 500), PageEvents: pick(r, 2, 20, 1000),
 		DeleteEvents: pick(r, 2, 100), MinPoll: 20 * time.Millisecond, MaxPoll: 300 * time.Millisecond,
-		StallAfter: pick(r, 50*time.Millisecond, 300*time.Millisecond, time.Second),
-		Broker: Backoff{20 * time.Millisecond, 300 * time.Millisecond}, Store: Backoff{50 * time.Millisecond, 500 * time.Millisecond},
+		StallAfter: 300 * time.Millisecond,
+		Broker:     Backoff{20 * time.Millisecond, 300 * time.Millisecond}, Store: Backoff{50 * time.Millisecond, 500 * time.Millisecond},
 	}
 	every := func(d time.Duration) time.Duration {
 		return pick(r, 0, time.Duration(float64(d)*(0.3+r.Float64())))
@@ -221,10 +221,12 @@ func (w *fleet) gone(p *process) {
 // new ones, which start at once, wait for that.
 func (w *fleet) change() {
 	n := pick(w.r, 1, 2, 4, 8, mostLanes)
-	if n == len(w.store.lanes) {
+	// Nobody changes it back before the replicas can have noticed, who would not see that at all.
+	if n == len(w.store.lanes) || w.changes > 0 && w.now.Sub(w.changed) < w.plan.ttl {
 		return
 	}
 	w.changes++
+	w.changed = w.now
 	w.troubled(w.now)
 	switch old := w.store.lanes; {
 	case chance(w.r, 0.5):

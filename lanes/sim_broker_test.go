@@ -93,7 +93,7 @@ func (b *broker) submit(runs [][]*source.Event) {
 // arrive brings a request to its partition, or lets it wait in the client while that is dead.
 func (b *broker) arrive(generation int, p partition, request []*source.Event) {
 	s := b.sim
-	if s.faulty(s.plan.cuts) && len(request) > 1 && !s.now.Before(b.dead[p]) && generation == s.generation {
+	if s.plan.cuts > 0 && s.faulty(s.plan.cuts) && len(request) > 1 && !s.now.Before(b.dead[p]) && generation == s.generation {
 		request = b.cut(p, request)
 	}
 	until := b.dead[p]

@@ -40,6 +40,7 @@ type ledgerRun struct {
 	classes map[int64]source.Class
 	sent    time.Time
 	stalled bool
+	company bool // it was sent with more than one event
 }
 
 func (r *ledgerRun) done() bool { return len(r.classes) == len(r.events) }
@@ -119,7 +120,7 @@ func (l *ledger) submit(s *simulation, run []*source.Event) {
 			}
 		}
 	}
-	r := &ledgerRun{lane: lane, events: slices.Clone(run), classes: make(map[int64]source.Class), sent: s.now}
+	r := &ledgerRun{lane: lane, events: slices.Clone(run), classes: make(map[int64]source.Class), sent: s.now, company: len(run) > 1}
 	bytes := 0
 	careful := make(map[string]bool)
 	for _, topic := range l.suspects {
@@ -200,7 +201,7 @@ func (l *ledger) close(s *simulation, r *ledgerRun) {
 			l.violations++
 		}
 		delete(l.suspects, ev.ID)
-		if class == source.Suspect && s.engine.known[ev.ID] != nil {
+		if class == source.Suspect && (r.company || s.engine.known[ev.ID] != nil) {
 			l.suspects[ev.ID] = ev.Topic
 		}
 	}
@@ -252,7 +253,7 @@ func (l *ledger) part(whole *ledgerRun) {
 	for _, ev := range whole.events {
 		r := parts[partOf(ev)]
 		if r == nil {
-			r = &ledgerRun{lane: whole.lane, classes: make(map[int64]source.Class), sent: whole.sent, stalled: true}
+			r = &ledgerRun{lane: whole.lane, classes: make(map[int64]source.Class), sent: whole.sent, stalled: true, company: whole.company}
 			parts[partOf(ev)] = r
 			lane.runs = append(lane.runs, r)
 		}

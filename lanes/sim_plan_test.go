@@ -37,7 +37,7 @@ type plan struct {
 	moves, kills, stops, outages, vanishing, retries, deaths time.Duration
 }
 
-func newPlan(r *rand.Rand) plan {
+func newPlan(r *rand.Rand, seed uint64) plan {
 	p := plan{
 		latency:    pick(r, 50*time.Microsecond, time.Millisecond, 10*time.Millisecond, 40*time.Millisecond),
 		writeEvery: pick(r, time.Millisecond, 5*time.Millisecond, 20*time.Millisecond),
@@ -67,7 +67,6 @@ func newPlan(r *rand.Rand) plan {
 		MaxPoll:        pick(r, 10*time.Millisecond, 50*time.Millisecond),
 		Rescan:         pick(r, 20*time.Millisecond, 200*time.Millisecond, time.Second),
 		TransactionAge: pick(r, 10*time.Millisecond, 100*time.Millisecond, time.Second),
-		StallAfter:     pick(r, 10*time.Millisecond, 100*time.Millisecond, time.Second),
 		Broker:         Backoff{10 * time.Millisecond, 200 * time.Millisecond},
 		Topic:          Backoff{20 * time.Millisecond, 300 * time.Millisecond},
 		// With memory for one event, what can never be delivered must not take all of its time.
@@ -93,8 +92,6 @@ func newPlan(r *rand.Rand) plan {
 	p.outages = every(time.Second)
 	p.vanishing = every(time.Second)
 	p.retries = every(time.Second)
-	p.deaths = every(300 * time.Millisecond)
-	p.cuts = some(0.1)
 	if chance(r, 0.3) {
 		p.kills = every(time.Second)
 	}
@@ -107,6 +104,14 @@ func newPlan(r *rand.Rand) plan {
 	if chance(r, 0.3) {
 		p.lease = 200*time.Millisecond + 20*p.latency
 		p.renewLate = some(0.2)
+	}
+	// In the others nothing stalls: what is rare without stalls must not become rarer.
+	if stalls := rand.New(rand.NewPCG(seed, 3)); chance(stalls, 0.4) {
+		p.config.StallAfter = pick(stalls, 10*time.Millisecond, 30*time.Millisecond, 100*time.Millisecond, time.Second)
+		p.deaths = 100*time.Millisecond + time.Duration(stalls.Int64N(int64(300*time.Millisecond)))
+		p.cuts = pick(stalls, 0, 0.1*stalls.Float64())
+	} else {
+		p.config.StallAfter = time.Hour
 	}
 	return p
 }

@@ -139,7 +139,7 @@ func simulate(seed uint64, log *changes) (transcript uint64, err error) {
 			err = fmt.Errorf("at %v, engine %d: panic: %v\n%s", s.now.Sub(epoch), s.generation, p, debug.Stack())
 		}
 	}()
-	s.plan = newPlan(s.r)
+	s.plan = newPlan(s.r, seed)
 	s.broker = newBroker(s)
 	s.begin()
 	s.schedule()
