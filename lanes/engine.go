@@ -30,7 +30,9 @@ type Engine struct {
 	// Of the events in flight, those that were split off, see stall.go.
 	stalled, stalledBytes int
 	stalls                map[string]int // by topic
-	reached               time.Time      // when the youngest run was sent of which something was acknowledged
+	sent                  time.Time      // when the youngest run was sent
+	reached               time.Time      // when the youngest one was sent of which something was acknowledged
+	answered              time.Time      // when something was acknowledged last
 	pace                  time.Duration  // of acknowledgements, an average
 	// The topics under suspicion: one record of each was refused in company.
 	careful map[string]*inquest

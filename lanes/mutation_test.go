@@ -99,6 +99,7 @@ func TestMirrorHintsAreNeeded(t *testing.T) {
 func TestStallRulesAreNeeded(t *testing.T) {
 	killMutants(t, "TestSimulation", 3000, []mutation{
 		{"split only while the broker answers", "stall.go", " || e.reached.Before(r.sent) {", " {"},
+		{"split nothing when the broker has gone quiet", "stall.go", "e.sent.After(e.reached) && (", "false && ("},
 		{"split only runs that are ours", "stall.go", "|| l.ownership != owned ||", "||"},
 		{"take all of a key along", "stall.go", "case it.ev.Key != nil:", "case it.ev.Key != nil && it.state == flying:"},
 		{"bound the keys that wait", "stall.go", "e.kinds[OneKey]+e.kinds[OneRow]+parts > e.cfg.MaxParts ||", ""},

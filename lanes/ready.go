@@ -97,7 +97,7 @@ func (e *Engine) next(now time.Time) time.Time {
 	}
 	for i := range e.lanes {
 		// What was due already found no room, and has none until something else changes.
-		if due := e.stallDue(&e.lanes[i]); due.After(now) || e.freed && !due.IsZero() {
+		if due := e.stallDue(now, &e.lanes[i]); due.After(now) || e.freed && !due.IsZero() {
 			at(due)
 		}
 	}
@@ -140,6 +140,7 @@ func (e *Engine) runs(now time.Time) [][]*source.Event {
 		}
 		n := len(events)
 		l.run, r.left = r, n
+		e.sent = now
 		l.flying += n
 		e.queued -= n
 		e.flying += n

@@ -19,6 +19,8 @@ type ledger struct {
 	topics     map[string]int // of the flying
 	stalled    map[int64]bool // of the flying, what was split off
 	lastSent   time.Time      // when the youngest run was sent of which something was acknowledged
+	lastAck    time.Time
+	submitAt   time.Time // of the youngest run
 	acked      map[int64]bool
 	deleting   map[int64]bool
 	gone       map[int64]bool // the answer to the delete has arrived
@@ -152,6 +154,7 @@ func (l *ledger) submit(s *simulation, run []*source.Event) {
 		failf("a run has %d events and %d bytes", len(run), bytes)
 	}
 	at.runs = append(at.runs, r)
+	l.submitAt = s.now
 	l.submitted += uint64(len(run))
 }
 
@@ -169,7 +172,11 @@ func (l *ledger) outcomes(s *simulation, outcomes []source.Outcome) {
 		if o.Class == source.Acked {
 			l.acked[o.ID] = true
 			l.lanes[r.lane].undeleted = append(l.lanes[r.lane].undeleted, o.ID)
-			if !r.stalled && r.sent.After(l.lastSent) {
+			if r.stalled {
+				continue
+			}
+			l.lastAck = s.now
+			if r.sent.After(l.lastSent) {
 				l.lastSent = r.sent
 			}
 		}
@@ -222,6 +229,9 @@ func (l *ledger) split(s *simulation) {
 		whole := lane.runs[n-1]
 		if lane.ownership != owned || l.lastSent.Before(whole.sent) {
 			failf("lane %d has a run split, in ownership %d, while what was sent %v later is acknowledged", id, lane.ownership, l.lastSent.Sub(whole.sent))
+		}
+		if l.submitAt.After(l.lastSent) && s.now.Sub(l.lastAck) > cfg.StallAfter/4 {
+			failf("lane %d has a run split, and the broker may be gone: it has acknowledged nothing for %v", id, s.now.Sub(l.lastAck))
 		}
 		patient = patient || s.now.Sub(whole.sent) >= cfg.StallAfter
 		split = append(split, whole)

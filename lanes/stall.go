@@ -13,7 +13,7 @@ import (
 
 // ErrStalled is the error of events that the broker does not acknowledge while it acknowledges
 // others.
-var ErrStalled = errors.New("the broker acknowledges other events, and not this one: its partition may have no leader")
+var ErrStalled = errors.New("the broker does not acknowledge it, while it acknowledges others: its partition may have no leader")
 
 // againFaster is how many times sooner a run stalls when events of the topic that it waits for
 // have stalled already: each further key of the partition costs its lane that much less.
@@ -25,6 +25,7 @@ const paceFactor = 4
 
 // keepPace takes in that an event of a run that was sent then is acknowledged.
 func (e *Engine) keepPace(now, sent time.Time) {
+	e.answered = now
 	if sent.After(e.reached) {
 		e.reached = sent
 	}
@@ -32,9 +33,10 @@ func (e *Engine) keepPace(now, sent time.Time) {
 	e.pace += (min(now.Sub(sent), e.cfg.StallAfter) - e.pace) / 8
 }
 
-// stallDue is when the lane's run stalls if nothing happens before; zero for never. While nothing
-// is acknowledged that was sent with the run or later, all of the broker may be gone.
-func (e *Engine) stallDue(l *lane) time.Time {
+// stallDue is when the lane's run stalls if nothing happens before; zero for never. All of the
+// broker may be gone while nothing is acknowledged that was sent with the run or later, and while
+// what was sent last has no answer and nothing else had one just now.
+func (e *Engine) stallDue(now time.Time, l *lane) time.Time {
 	r := l.run
 	if r == nil || l.ownership != owned || e.reached.Before(r.sent) {
 		return time.Time{}
@@ -43,7 +45,11 @@ func (e *Engine) stallDue(l *lane) time.Time {
 	if e.stalls[r.first().ev.Topic] > 0 {
 		wait /= againFaster
 	}
-	return r.sent.Add(max(wait, paceFactor*e.pace))
+	due := r.sent.Add(max(wait, paceFactor*e.pace))
+	if fresh := e.answered.Add(e.cfg.StallAfter / 4); e.sent.After(e.reached) && (due.After(fresh) || now.After(fresh)) {
+		return time.Time{}
+	}
+	return due
 }
 
 // checkStalls splits the runs that have stalled, and those that are due because others have.
@@ -53,7 +59,7 @@ func (e *Engine) checkStalls(now time.Time) {
 		again = false
 		for id := range e.lanes {
 			l := &e.lanes[id]
-			if due := e.stallDue(l); !due.IsZero() && !now.Before(due) && e.split(now, source.Lane(id), l) {
+			if due := e.stallDue(now, l); !due.IsZero() && !now.Before(due) && e.split(now, source.Lane(id), l) {
 				again = true
 			}
 		}

@@ -98,6 +98,26 @@ func TestC96OutageSplitsNothing(t *testing.T) {
 	}
 }
 
+// The whole broker goes while some of a run is acknowledged: what is sent later has no answer
+// either, so nothing is split before something has.
+func TestC96OutageInTheMiddleOfARun(t *testing.T) {
+	s := newStory(t, Config{Lanes: 2})
+	first, second := keysOf(0, 2), keysOf(1, 1)[0]
+	s.insert("orders", first[0])
+	s.insert("orders", first[1])
+	s.expect(ids(1, 2))
+	s.outcome(source.Acked, 2)
+	s.insert("orders", second)
+	s.wait(s.e.cfg.StallAfter / 10)
+	s.expect([]int64{3})
+	s.insert("orders", first[1])
+	s.wait(time.Minute)
+	s.expect()
+	s.expectParked()
+	s.outcome(source.Acked, 3)
+	s.expect([]int64{4})
+}
+
 // The next key of a dead partition costs its lane less, and a row without a key holds up nobody.
 func TestC96SecondStallIsShort(t *testing.T) {
 	s := newStalled(t, Config{})

@@ -75,7 +75,8 @@ func (p *Producer) watch() {
 		} else {
 			p.investigate(oldest)
 		}
-		if fresh || age < time.Second {
+		// By the youngest: its outcomes must not wait for one that a dead partition holds up.
+		if fresh || time.Since(youngest(flights).began) < time.Second {
 			timer.Reset(watchEvery)
 		} else {
 			timer.Reset(watchSlow)
@@ -85,6 +86,10 @@ func (p *Producer) watch() {
 
 func eldest(flights []*flight) *flight {
 	return slices.MinFunc(flights, func(a, b *flight) int { return a.began.Compare(b.began) })
+}
+
+func youngest(flights []*flight) *flight {
+	return slices.MaxFunc(flights, func(a, b *flight) int { return a.began.Compare(b.began) })
 }
 
 // investigate asks the brokers about the topics of a delayed flight and tells health.

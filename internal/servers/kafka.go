@@ -26,18 +26,23 @@ type KafkaConfig struct {
 	// JVM are the Java machine's options. Empty: a small heap and what starts fast, which
 	// is good for tests and not for measuring.
 	JVM []string
+	// Join makes the node the second broker of that node's cluster, of which it is no
+	// controller. It ends before the other one.
+	Join *Kafka
 	// Log gets a line when something is fetched or installed. Nil is slog.Default().
 	Log *slog.Logger
 }
 
-// Kafka is one node of Apache Kafka, broker and controller in one, with a data folder of
-// its own. Its methods may be called from several goroutines.
+// Kafka is one node of Apache Kafka, broker and controller in one unless it joined another one,
+// with a data folder of its own. Its methods may be called from several goroutines.
 type Kafka struct {
 	folder     *folder
 	java, jars string
 	jvm        []string
 	port       int // clients'
 	controller int // the controller's port
+	cluster    string
+	leader     *Kafka // whose cluster it joined; nil for a node with a cluster of its own
 
 	mu      sync.Mutex // held while the process is started or ended
 	process *process   // nil before the first start
@@ -48,6 +53,7 @@ const (
 	kafkaStartLimit = 90 * time.Second
 	kafkaStopLimit  = time.Minute
 	nodeID          = "1"
+	joinedID        = "2"
 )
 
 var fastStart = []string{"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}
@@ -132,15 +138,20 @@ func newKafka(ctx context.Context, cfg KafkaConfig) (_ *Kafka, err error) {
 			err = errors.Join(err, dir.remove())
 		}
 	}()
-	k := &Kafka{folder: dir, java: java, jars: jars, jvm: cfg.JVM, port: port, controller: controller}
+	k := &Kafka{folder: dir, java: java, jars: jars, jvm: cfg.JVM, port: port, controller: controller, cluster: newClusterID(), leader: cfg.Join}
 	if len(k.jvm) == 0 {
 		k.jvm = fastStart
 	}
 	if err := k.configure(cfg.Properties); err != nil {
 		return nil, fmt.Errorf("configuring Kafka: %w", err)
 	}
+	role := "--standalone"
+	if k.leader != nil {
+		k.cluster = k.leader.cluster
+		role = "--no-initial-controllers"
+	}
 	format := k.command(ctx, fastStart, "kafka.tools.StorageTool", "format",
-		"--cluster-id", newClusterID(), "--standalone", "--config", k.path("server.properties"))
+		"--cluster-id", k.cluster, role, "--config", k.path("server.properties"))
 	if err := run(ctx, format); err != nil {
 		return nil, err
 	}
@@ -164,6 +175,13 @@ func (k *Kafka) configure(properties map[string]string) error {
 	all["listeners"] = listeners
 	all["advertised.listeners"] = listeners
 	all["log.dirs"] = k.path("data")
+	if k.leader != nil {
+		all["process.roles"] = "broker"
+		all["node.id"] = joinedID
+		all["controller.quorum.bootstrap.servers"] = loopback(k.leader.controller)
+		all["listeners"] = "PLAINTEXT://" + loopback(k.port)
+		all["advertised.listeners"] = all["listeners"]
+	}
 	maps.Copy(all, properties)
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {
