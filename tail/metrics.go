@@ -16,6 +16,15 @@ var (
 	evictionsDesc  = desc("evictions_total", "Times that events were let go for want of memory, to be read from the table.")
 )
 
+var skippedDesc = desc("events_skipped_total", "Events of the log that had been delivered before.")
+
+// Collect sends the counts as metrics.
+func (s LogStats) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(s.Waiting))
+	ch <- prometheus.MustNewConstMetric(waitBytesDesc, prometheus.GaugeValue, float64(s.Bytes))
+	ch <- prometheus.MustNewConstMetric(skippedDesc, prometheus.CounterValue, float64(s.Skipped))
+}
+
 // Collect sends the counts as metrics.
 func (s Stats) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -17,7 +18,8 @@ import (
 // recorder is a broker that remembers what it acknowledged. Events for which keep is true
 // stay in flight until release.
 type recorder struct {
-	keep func(*source.Event) bool
+	keep   func(*source.Event) bool
+	refuse func(*source.Event) bool // for good
 
 	mu      sync.Mutex
 	acked   []*source.Event
@@ -33,6 +35,10 @@ func (r *recorder) Submit(runs [][]*source.Event, report func([]source.Outcome))
 		for _, ev := range run {
 			if r.keep != nil && r.keep(ev) {
 				r.kept = append(r.kept, ev)
+				continue
+			}
+			if r.refuse != nil && r.refuse(ev) {
+				report([]source.Outcome{{ID: ev.ID, Class: source.Record, Err: errors.New("refused")}})
 				continue
 			}
 			r.ack(ev)

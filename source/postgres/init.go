@@ -46,6 +46,8 @@ func Statements(cfg Config) ([]string, error) {
 		// Who owns which lane. The number of rows is the lane count of this outbox.
 		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    lane integer PRIMARY KEY,\n    owner text,\n    epoch bigint NOT NULL DEFAULT 0,\n    since timestamptz NOT NULL DEFAULT clock_timestamp()\n) WITH (fillfactor = 50)", shares),
 		fmt.Sprintf("INSERT INTO %[1]s (lane) SELECT generate_series(0, %[2]d) WHERE NOT EXISTS (SELECT FROM %[1]s) ON CONFLICT DO NOTHING", shares, cfg.Lanes-1),
+		// The durable replication slots, where there are any.
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    slot text PRIMARY KEY,\n    scanned boolean NOT NULL DEFAULT false,\n    since timestamptz NOT NULL DEFAULT clock_timestamp()\n)", n.beside(slotsSuffix).sql()),
 		publicationSQL(cfg),
 	), nil
 }

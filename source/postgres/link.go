@@ -21,6 +21,8 @@ type link struct {
 	src *Source
 	cfg Config
 	log *repeat.Log
+	// over judges the slot's lag; nil does not.
+	over func(ctx context.Context, lag SlotLag) error
 
 	mu      sync.Mutex // guards what follows
 	current *logReader // nil while there is no log
@@ -38,6 +40,8 @@ func newLink(src *Source) *link {
 const (
 	minReconnect = 100 * time.Millisecond
 	maxReconnect = 5 * time.Second
+	// maxInUse is for a slot that its last holder is about to let go of.
+	maxInUse = 500 * time.Millisecond
 )
 
 // keep follows the log until ctx is done, with pauses that grow while it cannot be had.
@@ -53,6 +57,9 @@ func (l *link) keep(ctx context.Context, follow func(context.Context) error) {
 		if time.Since(began) > time.Minute {
 			pause = minReconnect
 		}
+		if sqlState(err) == objectInUse {
+			pause = min(pause, maxInUse)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -67,6 +74,7 @@ const (
 	causeLost   = "lost"
 	causeBroken = "broken"
 	causeSlot   = "slot"
+	causeBudget = "budget"
 )
 
 // lost notes why there is no log, and says so.
@@ -89,9 +97,11 @@ func (l *link) lost(ctx context.Context, err error) {
 	}
 	switch sqlState(err) {
 	case limitExceeded, tooManyConnections:
-		l.log.Log(ctx, slog.LevelWarn, causeLost, "no replication slot or connection is free, it is tried again", "table", l.src.Table(), "err", text)
+		l.warn(ctx, causeLost, "no replication slot or connection is free, it is tried again", "err", text)
+	case objectInUse:
+		l.warn(ctx, causeLost, "somebody else still streams from the replication slot, it is tried again", "err", text)
 	default:
-		l.log.Log(ctx, slog.LevelWarn, causeLost, "the log cannot be streamed, it is tried again", "table", l.src.Table(), "err", text)
+		l.warn(ctx, causeLost, "the log cannot be streamed, it is tried again", "err", text)
 	}
 }
 
@@ -107,6 +117,25 @@ func (l *link) gained(reader *logReader, slot string) {
 	}
 	l.log.Recovered(causeLost, "the log is streamed again", "slot", slot)
 	l.log.Recovered(causeBroken, "the log is streamed again", "slot", slot)
+}
+
+// idle notes that there is nothing to stream for us.
+func (l *link) idle(why string) {
+	l.mu.Lock()
+	l.current, l.since, l.waits, l.broken, l.slot = nil, time.Now(), why, false, SlotLag{}
+	l.mu.Unlock()
+}
+
+// wait notes what the log waits for, before it is there.
+func (l *link) wait(what string) {
+	l.mu.Lock()
+	l.waits = what
+	l.mu.Unlock()
+}
+
+// warn says something about the outbox, at most once in a while for each cause.
+func (l *link) warn(ctx context.Context, cause, what string, args ...any) {
+	l.log.Log(ctx, slog.LevelWarn, cause, what, append([]any{"table", l.src.Table()}, args...)...)
 }
 
 func (l *link) unready() []string {
@@ -180,10 +209,8 @@ func (l *link) watchCreation(ctx context.Context, pid uint32) {
 		if err != nil || b == nil {
 			continue // nothing to tell, or nobody to ask
 		}
-		l.mu.Lock()
-		l.waits = "the replication slot waits for " + b.String()
-		l.mu.Unlock()
-		l.log.Log(ctx, slog.LevelWarn, causeSlot, "the replication slot waits for a transaction to end", "table", l.src.Table(),
+		l.wait("the replication slot waits for " + b.String())
+		l.warn(ctx, causeSlot, "the replication slot waits for a transaction to end",
 			"pid", b.pid, "xid", b.xid, "age", b.age.Round(time.Second), "application", b.application, "state", b.state)
 	}
 }
@@ -202,11 +229,18 @@ func (l *link) watch(ctx context.Context, slot string) error {
 			l.mu.Lock()
 			l.slot = lag
 			l.mu.Unlock()
+			if l.over != nil {
+				err = l.over(once, lag)
+			}
+		} else {
+			err = nil
 		}
-		err = l.check(once)
+		if err == nil {
+			err = l.check(once)
+		}
 		cancel()
 		var broken *brokenError
-		if errors.As(err, &broken) { // a database that does not answer shows elsewhere
+		if errors.As(err, &broken) || errors.Is(err, errOverBudget) { // a database that does not answer shows elsewhere
 			return err
 		}
 		select {
@@ -226,7 +260,7 @@ func (l *link) newReader(repl *replication, point pglogrepl.LSN, near uint64, de
 		resolve: l.src.resolve,
 		near:    near,
 		note: func(what string, args ...any) {
-			l.log.Log(context.Background(), slog.LevelWarn, what, what, append(args, "table", l.src.Table())...)
+			l.warn(context.Background(), what, what, args...)
 		},
 	}
 	r.received.Store(uint64(point))

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pglogrepl"
 )
@@ -15,7 +16,8 @@ import (
 // beginMessage starts a transaction; everything up to its commitMessage belongs to it.
 type beginMessage struct {
 	final pglogrepl.LSN // of the commit record
-	xid   uint32        // the top-level transaction's, without its epoch
+	when  time.Time
+	xid   uint32 // the top-level transaction's, without its epoch
 }
 
 // commitMessage ends a transaction.
@@ -91,8 +93,8 @@ func (p *parser) parse(data []byte) (any, error) {
 	switch data[0] {
 	case 'B':
 		final := c.lsn()
-		c.skip(8) // when it was committed
-		m = beginMessage{final, c.uint32()}
+		when := timestamp(int64(c.lsn()))
+		m = beginMessage{final, when, c.uint32()}
 	case 'C':
 		c.skip(1) // flags, unused
 		commit, end := c.lsn(), c.lsn()

@@ -20,9 +20,11 @@ type chunk struct {
 	events []*source.Event
 	// skipped says that rows of the transaction were left out, whose lanes nobody wants.
 	skipped bool
-	// end is where the transaction ends, with its last chunk, or how far the log has nothing
-	// for us; 0 otherwise.
-	end pglogrepl.LSN
+	// position is the transaction's, the same in each of its chunks, or how far the log has nothing
+	// for us. A server that starts behind it does not send the transaction again.
+	position pglogrepl.LSN
+	// end says that this was the transaction's last chunk.
+	end bool
 }
 
 const (
@@ -45,7 +47,7 @@ type logReader struct {
 	// wants says whether rows of a lane are wanted; nil wants all.
 	wants func(source.Lane) bool
 	// messages turns logical messages into events; nil ignores them.
-	messages func(logicalMessage) *source.Event
+	messages func(m logicalMessage, committed time.Time) *source.Event
 	// confirmed is up to where the server may forget its log; nil is all that was received.
 	confirmed func() pglogrepl.LSN
 	// positions asks for chunks that bring only a position.
@@ -57,6 +59,8 @@ type logReader struct {
 	layouts map[uint32]*layout
 	current chunk
 	size    int
+	// committed is when the transaction was.
+	committed time.Time
 
 	received atomic.Uint64 // pglogrepl.LSN
 	lastByte atomic.Int64  // when the server was heard last, in unix nanoseconds
@@ -168,7 +172,7 @@ func (r *logReader) reach(ctx context.Context, position pglogrepl.LSN) error {
 	if !r.positions {
 		return nil
 	}
-	return r.hand(ctx, chunk{end: position})
+	return r.hand(ctx, chunk{position: position, end: true})
 }
 
 // change handles one message of the plugin.
@@ -180,7 +184,10 @@ func (r *logReader) change(ctx context.Context, at pglogrepl.LSN, data []byte) e
 	switch m := message.(type) {
 	case beginMessage:
 		r.near = extendXid(m.xid, r.near)
-		r.current = chunk{xid: r.near}
+		r.committed = m.when
+		// One behind the start of its commit record, since its end is not known yet. Records are
+		// longer than that.
+		r.current = chunk{xid: r.near, position: m.final + 1}
 	case *insertMessage:
 		if err := r.row(m); err != nil {
 			return fmt.Errorf("reading the log at %s: %w", at, err)
@@ -198,7 +205,7 @@ func (r *logReader) change(ctx context.Context, at pglogrepl.LSN, data []byte) e
 		if r.messages == nil {
 			return nil
 		}
-		if ev := r.messages(m); ev != nil {
+		if ev := r.messages(m, r.committed); ev != nil {
 			r.add(ev)
 		}
 		return r.flushFull(ctx)
@@ -247,7 +254,7 @@ func (r *logReader) flushFull(ctx context.Context) error {
 		return nil
 	}
 	full := r.current
-	r.current = chunk{xid: full.xid}
+	r.current = chunk{xid: full.xid, position: full.position}
 	r.size = 0
 	return r.hand(ctx, full)
 }
@@ -255,7 +262,7 @@ func (r *logReader) flushFull(ctx context.Context) error {
 func (r *logReader) commit(ctx context.Context, m commitMessage) error {
 	last := r.current
 	r.current, r.size = chunk{}, 0
-	last.end = m.end
+	last.end = true
 	r.received.Store(uint64(m.end))
 	if len(last.events) == 0 && !last.skipped && !r.positions {
 		return nil

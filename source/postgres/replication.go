@@ -119,14 +119,17 @@ type slotKind struct {
 	temporary, failover bool
 }
 
-// createSlot makes a slot for pgoutput and returns where it begins. It waits for every
+// outputPlugin is what the server decodes its log with.
+const outputPlugin = "pgoutput"
+
+// createSlot makes a slot for our plugin and returns where it begins. It waits for every
 // transaction that is running. When ctx ends, the server is told to give up, and leaves nothing.
 func (r *replication) createSlot(ctx context.Context, slot string, kind slotKind) (pglogrepl.LSN, error) {
 	sql := "CREATE_REPLICATION_SLOT " + slotSQL(slot)
 	if kind.temporary {
 		sql += " TEMPORARY"
 	}
-	sql += " LOGICAL pgoutput (SNAPSHOT 'nothing'"
+	sql += " LOGICAL " + outputPlugin + " (SNAPSHOT 'nothing'"
 	if kind.failover {
 		sql += ", FAILOVER"
 	}

@@ -39,6 +39,14 @@ const maxConns = 5
 // Open connects to the database and checks the outbox. A source.SetupError lists what no retry
 // mends; any other error may pass.
 func Open(ctx context.Context, cfg Config) (*Source, error) {
+	s, err := open(ctx, cfg)
+	if err == nil {
+		s.warnLeftover(ctx)
+	}
+	return s, err
+}
+
+func open(ctx context.Context, cfg Config) (*Source, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err

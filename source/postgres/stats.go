@@ -54,6 +54,7 @@ var (
 	retainedDesc    = streamDesc("slot_retained_bytes", "Log that the server keeps for the replication slot.")
 	unconfirmedDesc = streamDesc("slot_unconfirmed_bytes", "Log that the replication slot has not confirmed.")
 	receivedDesc    = streamDesc("received_lsn", "Last position of the log that was received.")
+	confirmedDesc   = streamDesc("confirmed_lsn", "Position of the log up to which everything is delivered and deleted.")
 	silenceDesc     = streamDesc("silence_seconds", "Time since the server was last heard; 0 while it is not streamed.")
 )
 

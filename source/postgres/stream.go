@@ -34,12 +34,13 @@ func OpenStream(ctx context.Context, cfg Config) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
+	src.warnLeftover(ctx)
 	return &Stream{Source: src, mirror: tail.NewMirror(tail.Config{}, src), link: newLink(src)}, nil
 }
 
 // openStreamed joins what is wrong with the outbox and what is wrong with its log.
 func openStreamed(ctx context.Context, cfg Config) (*Source, error) {
-	src, err := Open(ctx, cfg)
+	src, err := open(ctx, cfg)
 	var table, log *source.SetupError
 	if err != nil && !errors.As(err, &table) {
 		return nil, err

@@ -1,0 +1,269 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outbox-forwarder/forwarder/lanes"
+	"github.com/outbox-forwarder/forwarder/source"
+	"github.com/outbox-forwarder/forwarder/tail"
+)
+
+// Durable is an outbox whose truth is the log, from a slot that outlives this process: rows that
+// their writer deletes itself are delivered too, and messages that never were rows. One replica
+// streams, the one that owns the lanes, and a position is confirmed only when everything before
+// it was delivered and deleted.
+type Durable struct {
+	*Source
+	log     *tail.Log[pglogrepl.LSN]
+	link    *link
+	custody *custody
+	late    lateRows
+	slot    string
+	ours    origin // which log the positions in log belong to
+	remade  time.Time
+	// overspent says that the slot is to be dropped.
+	overspent bool
+	// Times that tests shorten.
+	remakeEvery time.Duration
+
+	// Of the log that is followed.
+	start   pglogrepl.LSN // confirmed when it began
+	scanEnd pglogrepl.LSN // up to where the log may bring what a scan brought; 0 for none
+	check   *leftBehind   // nil when it was made
+}
+
+// origin tells one log from another.
+type origin struct {
+	system   string
+	timeline int32
+	made     int // how often this process made the slot
+}
+
+var (
+	_ lanes.Source = (*Durable)(nil)
+	_ lanes.Waker  = (*Durable)(nil)
+)
+
+// remakeEvery is how often a slot that was lost is made anew at most.
+const remakeEvery = 10 * time.Minute
+
+// OpenDurable is OpenStream for a slot that lasts.
+func OpenDurable(ctx context.Context, cfg Config) (*Durable, error) {
+	src, err := openStreamed(ctx, cfg)
+	var setup *source.SetupError
+	if err != nil && !errors.As(err, &setup) {
+		return nil, err
+	}
+	slot, problems, perr := checkSlot(ctx, cfg.withDefaults())
+	if setup != nil {
+		return nil, &source.SetupError{Problems: append(setup.Problems, problems...)}
+	}
+	if perr == nil && len(problems) > 0 {
+		perr = &source.SetupError{Problems: problems}
+	}
+	if perr != nil {
+		src.Close()
+		return nil, perr
+	}
+	d := &Durable{Source: src, link: newLink(src), custody: newCustody(), slot: slot, remakeEvery: remakeEvery}
+	d.link.over = d.overBudget
+	d.log = tail.NewLog[pglogrepl.LSN](tail.LogConfig{}, d.deleteRows)
+	return d, nil
+}
+
+// Read implements lanes.Source.
+func (d *Durable) Read(ctx context.Context, read *source.Read) (*source.Page, error) {
+	return d.log.Read(ctx, read)
+}
+
+// Delete implements lanes.Source.
+func (d *Durable) Delete(ctx context.Context, ids []int64, began func(xid uint64)) error {
+	return d.log.Delete(ctx, ids, began)
+}
+
+// Wake implements lanes.Waker.
+func (d *Durable) Wake() <-chan struct{} { return d.log.Wake() }
+
+// Unready says why nothing is streamed although the lanes are ours.
+func (d *Durable) Unready() []string {
+	if !d.custody.holds() {
+		return nil
+	}
+	return d.link.unready()
+}
+
+// Owner returns an owner that also tells the stream which lanes are ours: the forwarder must be
+// run with it. The lanes of a durable stream belong to one replica, all of them.
+func (d *Durable) Owner(next lanes.Owner) lanes.Owner { return durableOwner{next, d.custody} }
+
+// Run streams while the lanes are ours, until ctx is done. It must outlive the forwarder, which
+// gives its lanes up only when the last position is confirmed. It may be called once, and returns
+// nil.
+func (d *Durable) Run(ctx context.Context) error {
+	defer d.custody.release()
+	var work sync.WaitGroup
+	work.Go(func() { d.late.run(ctx, d.Source) })
+	defer work.Wait()
+	for {
+		held, ok := d.custody.wait(ctx)
+		if !ok {
+			return nil
+		}
+		d.check = nil
+		d.link.keep(held, d.follow)
+		d.leave()
+		d.log.Reset(false)
+		d.link.idle("the lanes belong to another replica")
+		d.custody.release()
+	}
+}
+
+// follow reads the log from the durable slot until it is lost.
+func (d *Durable) follow(ctx context.Context) (err error) {
+	repl, err := d.link.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer repl.close()
+	needScan, err := d.prepare(ctx, repl)
+	if err != nil {
+		return err
+	}
+	if needScan {
+		if d.scanEnd, err = d.scan(ctx, repl); err != nil {
+			return err
+		}
+	} else if d.check == nil {
+		if d.check, err = d.listRows(ctx); err != nil {
+			return err
+		}
+	}
+	near, err := repl.xid(ctx)
+	if err != nil {
+		return err
+	}
+	if err := repl.start(ctx, d.slot, d.cfg.Publication, d.confirmed(), true); err != nil {
+		return err
+	}
+	reader := d.link.newReader(repl, d.start, near, d.take)
+	reader.confirmed, reader.positions = d.confirmed, true
+	reader.messages = (&messages{lanes: d.Lanes(), note: reader.note}).event
+	d.link.gained(reader, d.slot)
+	work, ctx := errgroup.WithContext(ctx)
+	work.Go(func() error { return reader.run(ctx) })
+	work.Go(func() error { return d.link.watch(ctx, d.slot) })
+	if needScan {
+		work.Go(func() error { return d.markScanned(ctx) })
+	}
+	err = work.Wait()
+	d.overspent = errors.Is(err, errOverBudget)
+	_ = reader.confirm(false) // what is delivered by now need not come again
+	if sqlState(err) == undefinedObject && d.link.check(context.WithoutCancel(ctx)) == nil {
+		return &brokenError{fmt.Sprintf("publication %s was made after the position of slot %s, and is not there for it: drop the slot with `forwarder slots drop %[2]s`; it is then made anew, and what is in the table is delivered",
+			d.cfg.Publication, d.slot)}
+	}
+	return err
+}
+
+// confirmed is up to where everything was delivered and deleted.
+func (d *Durable) confirmed() pglogrepl.LSN {
+	if position, ok := d.log.Confirmed(); ok {
+		return max(position, d.start)
+	}
+	return d.start
+}
+
+// take hands a chunk of the log on.
+func (d *Durable) take(ctx context.Context, c chunk) error {
+	if c.xid == 0 {
+		d.log.Idle(c.position)
+	} else {
+		entries := make([]tail.Entry, len(c.events))
+		for i, ev := range c.events {
+			entries[i] = tail.Entry{Event: ev, NoRow: ev.Ref != ""}
+			if ev.Ref == "" {
+				d.check.seen(ev.ID)
+			}
+		}
+		if err := d.log.Append(ctx, c.position, c.end, entries); err != nil {
+			return err
+		}
+	}
+	if !c.end {
+		return nil
+	}
+	if d.scanEnd != 0 && c.position >= d.scanEnd {
+		d.log.EndSkip()
+		d.scanEnd = 0
+	}
+	if d.check.reached(c.position) {
+		return d.judge(ctx)
+	}
+	return nil
+}
+
+// deleteRows is the log's Deleter.
+func (d *Durable) deleteRows(ctx context.Context, rows []int64, began func(xid uint64)) error {
+	var xid uint64
+	found, err := d.DeleteRows(ctx, rows, func(x uint64) {
+		xid = x
+		began(x)
+	})
+	if err == nil && found < len(rows) {
+		d.late.add(rows, xid)
+	}
+	return err
+}
+
+// overBudget is told the slot's lag now and then.
+func (d *Durable) overBudget(ctx context.Context, lag SlotLag) error {
+	if d.cfg.SlotBudget == 0 || lag.Retained <= d.cfg.SlotBudget {
+		d.link.log.Recovered(causeBudget, "the replication slot keeps less log than its budget again", "slot", d.slot)
+		return nil
+	}
+	d.link.warn(ctx, causeBudget, "the replication slot keeps more log than its budget", "slot", d.slot,
+		"retained_bytes", lag.Retained, "budget_bytes", d.cfg.SlotBudget, "confirmed_lsn", d.confirmed().String())
+	if d.cfg.DropOverBudget {
+		return errOverBudget
+	}
+	return nil
+}
+
+var (
+	// errOverBudget ends a stream whose slot is to be dropped.
+	errOverBudget = errors.New("the replication slot keeps more log than its budget")
+	// errLeftBehind ends a stream that does not bring every row.
+	errLeftBehind = errors.New("the table is to be scanned")
+)
+
+// DurableStats is a copy of what a Durable counts.
+type DurableStats struct {
+	LinkStats
+	tail.LogStats
+	Confirmed pglogrepl.LSN
+}
+
+// Stats returns the counts of now.
+func (d *Durable) Stats() DurableStats {
+	confirmed, _ := d.log.Confirmed()
+	return DurableStats{d.link.stats(), d.log.Stats(), confirmed}
+}
+
+// Describe implements prometheus.Collector.
+func (d *Durable) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(d, ch) }
+
+// Collect implements prometheus.Collector.
+func (d *Durable) Collect(ch chan<- prometheus.Metric) {
+	stats := d.Stats()
+	stats.LinkStats.collect(ch)
+	stats.LogStats.Collect(ch)
+	ch <- prometheus.MustNewConstMetric(confirmedDesc, prometheus.GaugeValue, float64(stats.Confirmed))
+}
