@@ -86,6 +86,9 @@ func (o *Overview) member(id string) *MemberView {
 // rows each must be counted once, and Bound called at the end.
 func (o *Overview) Count(lane Lane, n int, oldest *time.Time) {
 	o.Backlog.add(n, oldest)
+	if int(lane) >= len(o.Leases) {
+		return // the lane count was changed meanwhile
+	}
 	if m := o.member(o.Leases[lane].Owner); m != nil {
 		m.Backlog.add(n, oldest)
 	}

@@ -45,7 +45,7 @@ func newClient(cfg Config, conns uint64) (*driver.Client, error) {
 		if unresolved(err) {
 			return nil, fmt.Errorf("looking up the servers of source.mongo.url: %w", err)
 		}
-		return nil, &source.SetupError{Problems: []string{"source.mongo.url: " + urlProblem()}}
+		return nil, &source.SetupError{Problems: []string{"source.mongo.url: " + urlProblem(err)}}
 	}
 	if opts.AppName == nil {
 		opts.SetAppName(applicationName)

@@ -17,7 +17,14 @@
 //     snapshot older than an acknowledged delete, as a new primary may give, is not used.
 //   - The engine knows an event by a number; an _id is anything. So a handle stands for a
 //     document while it is in memory.
-//   - Every call has a deadline. Deletes are by _id, and tried again over a change of primary.
+//   - Every call has a deadline. Deletes are by _id, and tried again over a change of primary. A
+//     delete is one command and no transaction, which would halve its rate. Where the primary dies
+//     in the middle of one, and this process too before it could send it again, the documents that
+//     are left are those with the highest _ids: a suffix of each key whose _ids rise, as ObjectIds
+//     of one writer do.
+//   - The index that Init makes holds the key and the topic too: the first step then looks at no
+//     document, which halves its cost, and inserting costs no more that could be measured. Known
+//     documents are passed over here and not by the server ($nin), which takes twice as long.
 //   - A member's lease ends by the server's clock alone, in single-document writes.
 //
 // It does not decide what to read or delete: see package lanes. It does not serve a sharded

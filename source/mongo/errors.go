@@ -2,6 +2,7 @@ package mongo
 
 import (
 	"errors"
+	"io/fs"
 	"net"
 
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -69,16 +70,19 @@ func retriable(err error) bool {
 }
 
 // urlProblem says what is wrong with a connection string without showing any of it: what the
-// parser complains of may be a piece of the password.
-func urlProblem() string {
+// parser complains of may be a piece of the password. A file that it names is shown.
+func urlProblem(err error) string {
+	var file *fs.PathError
+	if errors.As(err, &file) {
+		return file.Error()
+	}
 	return "not a MongoDB connection string: write mongodb://user:password@host:27017/database?replicaSet=name, with % and what follows for special characters, and check its options"
 }
 
-// unresolved reports whether the names of a mongodb+srv:// URL could not be looked up, which
-// may pass.
+// unresolved reports whether the servers of a mongodb+srv:// URL could not be looked up.
 func unresolved(err error) bool {
 	var dns *net.DNSError
-	return errors.As(err, &dns) && !dns.IsNotFound
+	return errors.As(err, &dns)
 }
 
 // errBehind says that a snapshot does not show a delete that was acknowledged: it comes from a

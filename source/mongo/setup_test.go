@@ -117,6 +117,13 @@ func TestURLProblems(t *testing.T) {
 	}
 }
 
+// TestURLNamesAFile: a file that is not there is named.
+func TestURLNamesAFile(t *testing.T) {
+	t.Parallel()
+	_, err := Open(t.Context(), Config{URL: "mongodb://u:hunter2@h/app?tls=true&tlsCAFile=/absent.pem"})
+	wantProblem(t, setupProblems(t, err), "/absent.pem")
+}
+
 // TestServerIsAway: a server that cannot be reached may come back, and nothing of the login is
 // shown.
 func TestServerIsAway(t *testing.T) {
