@@ -133,6 +133,15 @@ func TestPageBytes(t *testing.T) {
 		// The _ids are not in the order of the inserts.
 		w.insert(doc(fmt.Sprintf("%02d", len(sizes)-i), "k", strings.Repeat("x", n)))
 	}
+	// A step that meets larger documents than it may hold is cut off, and says how large they are.
+	var large []string
+	for i := range sizes {
+		large = append(large, docKey(rawValue(t, fmt.Sprintf("%02d", i+1))))
+	}
+	if events, complete, err := s.step(t.Context(), large, 20<<20); err != nil || complete || events != nil || s.avg < 4<<20 {
+		t.Errorf("a step of 78 MiB: complete %v, on average %d bytes: %v", complete, s.avg, err)
+	}
+	s.avg = firstSize
 	q := all()
 	q.Bytes = 4 << 20
 	var lengths []int
@@ -287,7 +296,7 @@ func TestC62OrderInsideATransaction(t *testing.T) {
 	}
 }
 
-// TestC68UpdatesAndDeletes: a document is published as it is when it is read; one that is gone by
+// TestC68UpdatesAndDeletes (and C31): a document is published as it is when it is read; one that is gone by
 // then is not, and is no tombstone.
 func TestC68UpdatesAndDeletes(t *testing.T) {
 	t.Parallel()

@@ -14,12 +14,12 @@ import (
 // theirs while they may lie beyond the page, since the engine knows one that waits for its
 // retry by its number alone.
 type registry struct {
-	mu   sync.Mutex
-	byID map[int64]*handle
-	byDo map[string]*handle // by docKey
-	gone []int64            // deleted since the last read began
-	next int64
-	read uint64 // numbers the reads
+	mu    sync.Mutex
+	byID  map[int64]*handle
+	byDoc map[string]*handle // by docKey
+	gone  []int64            // deleted since the last read began
+	next  int64
+	read  uint64 // numbers the reads
 }
 
 type handle struct {
@@ -40,7 +40,7 @@ func docID(key string) bson.RawValue {
 }
 
 func newRegistry() *registry {
-	return &registry{byID: make(map[int64]*handle), byDo: make(map[string]*handle)}
+	return &registry{byID: make(map[int64]*handle), byDoc: make(map[string]*handle)}
 }
 
 // begin starts a read: what was deleted before it is forgotten, for its snapshot does not
@@ -62,7 +62,7 @@ func (r *registry) begin(known []int64) {
 
 // knows reports whether the read that is on its way must leave the document out.
 func (r *registry) knows(doc []byte) bool {
-	h := r.byDo[string(doc)]
+	h := r.byDoc[string(doc)]
 	return h != nil && h.listed == r.read
 }
 
@@ -71,7 +71,7 @@ func (r *registry) knows(doc []byte) bool {
 func (r *registry) add(doc string, keyless bool) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h := r.byDo[doc]
+	h := r.byDoc[doc]
 	if h != nil && !(keyless && h.keyless) {
 		r.forget(h.id)
 		h = nil
@@ -79,14 +79,14 @@ func (r *registry) add(doc string, keyless bool) int64 {
 	if h == nil {
 		r.next++
 		h = &handle{id: r.next, doc: doc, keyless: keyless}
-		r.byID[h.id], r.byDo[doc] = h, h
+		r.byID[h.id], r.byDoc[doc] = h, h
 	}
 	h.listed = r.read
 	return h.id
 }
 
 // maxStrays bounds the entries that are kept for what may lie beyond a page.
-const maxStrays = 1 << 16
+const maxStrays = 1 << 15
 
 // end forgets what the read did not meet. covered says that it met everything there is.
 func (r *registry) end(covered bool) {
@@ -108,7 +108,7 @@ func (r *registry) end(covered bool) {
 func (r *registry) forget(id int64) {
 	if h := r.byID[id]; h != nil {
 		delete(r.byID, id)
-		delete(r.byDo, h.doc)
+		delete(r.byDoc, h.doc)
 	}
 }
 

@@ -111,8 +111,8 @@ func TestRegistryAgainstModel(t *testing.T) {
 // point.
 func TestRegistryIsBounded(t *testing.T) {
 	reg := newRegistry()
-	for i := range 4 * maxStrays {
-		if i%1000 == 0 {
+	for i := range 3 * maxStrays {
+		if i%(maxStrays/4) == 0 {
 			reg.end(false)
 			reg.begin(nil)
 		}
