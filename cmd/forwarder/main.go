@@ -30,7 +30,7 @@ func main() {
 	// would: once it is asked for, the write fails instead. Nobody reads the channel.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	p := &program{
-		stdout: &output{w: os.Stdout}, stderr: os.Stderr,
+		stdin: os.Stdin, stdout: &output{w: os.Stdout}, stderr: os.Stderr,
 		environ: os.Environ(), readFile: os.ReadFile,
 		signals: signals, exit: os.Exit, actions: wired,
 	}
@@ -42,6 +42,7 @@ func main() {
 
 // program is the process as the commands see it.
 type program struct {
+	stdin    io.Reader
 	stdout   *output
 	stderr   io.Writer
 	environ  []string

@@ -38,6 +38,8 @@ func (d postgresDatabase) open(ctx context.Context) (store, error) {
 	switch {
 	case d.cfg.Mode == config.ModePoll:
 		return opened(postgres.Open(ctx, d.config()))
+	case d.exclusive():
+		return opened(postgres.OpenDurable(ctx, d.config()))
 	default:
 		return opened(postgres.OpenStream(ctx, d.config()))
 	}

@@ -53,7 +53,7 @@ func (p *program) root() *cobra.Command {
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(flagError)
-	for _, cmd := range []*cobra.Command{p.runCommand(), p.checkCommand(), p.initCommand(), p.demoCommand(), p.statusCommand(), p.lanesCommand(), p.parkedCommand(), p.retireCommand(), p.versionCommand()} {
+	for _, cmd := range []*cobra.Command{p.runCommand(), p.checkCommand(), p.initCommand(), p.demoCommand(), p.statusCommand(), p.lanesCommand(), p.parkedCommand(), p.retireCommand(), p.slotsCommand(), p.versionCommand()} {
 		cmd.Args = noArguments
 		cmd.DisableFlagsInUseLine = true
 		root.AddCommand(cmd)

@@ -114,7 +114,11 @@ func (s *service) run(ctx context.Context) error {
 		})
 	}
 	s.log.Info("forwarding", "table", outbox.Table(), "lanes", outbox.Lanes(), "mode", s.cfg.Source.Describe(), "brokers", s.cfg.Kafka.Brokers, "version", versionName())
-	err = forwarder.Run(ctx, keeper)
+	var owner lanes.Owner = keeper
+	if c, ok := outbox.(custodian); ok {
+		owner = c.Owner(keeper)
+	}
+	err = forwarder.Run(ctx, owner)
 	end()
 	others.Wait()
 	stats := forwarder.Stats()

@@ -35,6 +35,12 @@ type follower interface {
 	Unready() []string
 }
 
+// custodian is a follower whose log is read by the replica that has the lanes.
+type custodian interface {
+	// Owner returns the owner that the forwarder must be run with.
+	Owner(next lanes.Owner) lanes.Owner
+}
+
 // leases is where replicas agree who owns which lane.
 type leases interface {
 	lanes.Leases

@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-forwarder/forwarder/internal/demo"
 	"github.com/outbox-forwarder/forwarder/sink"
 	"github.com/outbox-forwarder/forwarder/source"
+	"github.com/outbox-forwarder/forwarder/source/postgres"
 )
 
 // actions are the bodies of the commands. Each gets a valid configuration and a context that
@@ -21,6 +22,8 @@ import (
 // *config.FieldError ends the process with the code of a configuration problem.
 type actions struct {
 	run       func(ctx context.Context, cfg config.Config, logger *slog.Logger) error
+	slots     func(ctx context.Context, cfg config.Config) ([]postgres.Slot, error)
+	dropSlot  func(ctx context.Context, cfg config.Config, name string) error
 	check     func(ctx context.Context, cfg config.Config, logger *slog.Logger, out io.Writer) error
 	initStore func(ctx context.Context, cfg config.Config, print bool, logger *slog.Logger, out io.Writer) error
 	demo      func(ctx context.Context, cfg config.Config, options demoOptions, out io.Writer) error
@@ -29,7 +32,7 @@ type actions struct {
 	overview  func(ctx context.Context, cfg config.Config) (*source.Overview, error)
 }
 
-var wired = actions{run: runForwarder, check: checkStart, initStore: initStore, demo: runDemo, parked: listParked, retire: retire, overview: readOverview}
+var wired = actions{run: runForwarder, check: checkStart, slots: listSlots, dropSlot: dropSlot, initStore: initStore, demo: runDemo, parked: listParked, retire: retire, overview: readOverview}
 
 func runForwarder(ctx context.Context, cfg config.Config, logger *slog.Logger) error {
 	return (&service{cfg: cfg, log: logger}).run(ctx)
