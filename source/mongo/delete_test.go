@@ -109,14 +109,6 @@ func TestDeleteMeetsAWriter(t *testing.T) {
 	}
 }
 
-func (tx *transaction) change(id any) {
-	tx.t.Helper()
-	ctx := driver.NewSessionContext(tx.t.Context(), tx.session)
-	if _, err := tx.outbox.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}}, set(bson.D{{Key: "note", Value: "x"}})); err != nil {
-		tx.t.Fatal(err)
-	}
-}
-
 // TestDeletesAreRetried: a delete that meets a change of primary is sent again and counted, and
 // the document is not read again meanwhile.
 func TestDeletesAreRetried(t *testing.T) {

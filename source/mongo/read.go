@@ -156,7 +156,7 @@ func (s *Source) walk(ctx context.Context, session *driver.Session, read *source
 
 // noteUnordered says once that documents have no place in the order of inserts.
 func (s *Source) noteUnordered(id bson.RawValue) {
-	s.unnamed.Do(func() {
+	s.unordered.Do(func() {
 		s.log.Warn("a document has no timestamp by which the outbox is read: such documents come in the order of their _id, before the others; let writers insert it as Timestamp(0, 0), which the server fills in",
 			"field", s.cfg.Fields.Seq, "id", refOf(id))
 	})

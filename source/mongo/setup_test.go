@@ -145,7 +145,7 @@ func TestStandalone(t *testing.T) {
 	for _, url := range []string{
 		"mongodb://" + addr + "/app", "mongodb://" + addr + "/app?directConnection=true", "mongodb://" + addr + "/app?replicaSet=rs0",
 	} {
-		cfg := w.config(func(c *Config) { c.URL, c.Timeout = url, 4*time.Second })
+		cfg := w.config(func(c *Config) { c.URL, c.Timeout = url, 10*time.Second })
 		_, err := Open(t.Context(), cfg)
 		wantProblem(t, setupProblems(t, err), "no member of a replica set", "--replSet", "rs.initiate()")
 		wantProblem(t, setupProblems(t, Init(t.Context(), cfg)), "no member of a replica set")
@@ -160,7 +160,7 @@ func TestWrongSet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	url := strings.Replace(w.url, "replicaSet=rs0", "replicaSet=other", 1)
-	_, err := Open(t.Context(), w.config(func(c *Config) { c.URL, c.Timeout = url, 4*time.Second }))
+	_, err := Open(t.Context(), w.config(func(c *Config) { c.URL, c.Timeout = url, 10*time.Second }))
 	wantProblem(t, setupProblems(t, err), `"rs0"`, "replicaSet=other")
 }
 

@@ -31,7 +31,7 @@ type Source struct {
 	avg     int     // of Read: the size of a document, roughly
 	retried atomic.Uint64
 	log     *slog.Logger
-	unnamed sync.Once // see noteUnordered
+	unordered sync.Once // see noteUnordered
 
 	mu      sync.Mutex
 	deletes bson.Timestamp // no snapshot from before it is used: see behind
