@@ -153,7 +153,7 @@ func (e *Engine) stall(now time.Time, l *lane, r *run) {
 	e.stalled += r.left
 	topic := first.ev.Topic
 	if e.stalls[topic] == 0 {
-		e.note(Note{Kind: Stalled, Part: topicPart(topic), Event: first.id, Err: ErrStalled})
+		e.note(Note{Kind: Stalled, Part: topicPart(topic), Event: first.id, Name: first.ev.Name(), Err: ErrStalled})
 	}
 	e.stalls[topic] += r.left
 	if first.ev.Key == nil {
@@ -200,5 +200,5 @@ func (e *Engine) unblock(now time.Time, l *lane, w *waiting) {
 // nameOnly is what must be remembered of an event that is acknowledged, while others of its key
 // are not: it may take long, and memory is bounded without it.
 func nameOnly(ev *source.Event) *source.Event {
-	return &source.Event{ID: ev.ID, Lane: ev.Lane, Topic: ev.Topic, Key: ev.Key}
+	return &source.Event{ID: ev.ID, Ref: ev.Ref, Lane: ev.Lane, Topic: ev.Topic, Key: ev.Key}
 }

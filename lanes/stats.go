@@ -110,7 +110,7 @@ func (e *Engine) Parked() []Parked {
 		switch {
 		case w.stalled != nil:
 			first := w.stalled.first()
-			p.Event, p.Size, p.Class, p.Err, p.Since = first.id, int(first.size), source.Broker, ErrStalled, w.stalled.sent
+			p.Event, p.Name, p.Size, p.Class, p.Err, p.Since = first.id, first.ev.Name(), int(first.size), source.Broker, ErrStalled, w.stalled.sent
 		case !w.trial:
 			p.RetryAt = w.retryAt
 		}

@@ -92,7 +92,7 @@ func (f *Forwarder) logNotes(notes []Note) {
 			f.log.Log(ctx, slog.LevelWarn, "lease", "the leases were not renewed in time: nothing is submitted until they are", "lanes", n.Count)
 		case Stalled:
 			f.log.Log(ctx, slog.LevelWarn, "stalled "+n.Part.Topic, "some events get no answer from the broker while others do: they wait with their keys",
-				"topic", n.Part.Topic, "id", n.Event, "err", n.Err)
+				"topic", n.Part.Topic, "id", n.Name, "err", n.Err)
 		case Flowing:
 			f.log.Recovered("stalled "+n.Part.Topic, "all events of the topic get answers again", "topic", n.Part.Topic)
 		case Violation:
