@@ -51,7 +51,7 @@ func (p *process) delete(ids []int64) {
 			p.after(w.some(w.plan.latency), func() { p.forwarder.inbox.deleted(deleted{ids, errSimulated}) })
 			return
 		}
-		tx := &transaction{}
+		tx := &transaction{ours: chance(w.r, 0.9)} // the mark comes a moment after the xid
 		w.table.takeXid(tx)
 		told := false
 		tell := func() {

@@ -27,7 +27,9 @@ const maxMarks = 40
 //
 // A snapshot's own xmax is no fence: it is one above the last xid that has *ended*, and
 // running transactions at or above it are in no snapshot. Fences come from our own deletes,
-// which have an xid anyway, or where there is none for a while from a read that takes one.
+// which have an xid anyway, or where there is none for a while from a read that takes one. A read
+// whose own snapshot shows that all below its fence have ended, but for transactions of forwarders,
+// lifts the floor by itself.
 //
 // A transaction that stays open for longer than Age is set aside with the floor of that
 // moment, and holds the floor no longer. When a page's snapshot shows that it has ended, the
@@ -44,7 +46,7 @@ type Floor[P comparable] struct {
 	reads uint64               // pages observed
 	born  map[uint64]time.Time // when a running transaction was first seen
 	aside map[uint64]int64     // transactions set aside, with the floor of that moment
-	ours  []uint64             // transactions that insert nothing: our own deletes
+	ours  []uint64             // transactions that insert nothing: deletes and fences of forwarders
 	held  map[P]int64          // parts behind: covered up to here
 }
 
@@ -85,6 +87,9 @@ func (f *Floor[P]) Observe(now time.Time, page *source.Page) bool {
 	if f.ended(snap) {
 		return false
 	}
+	for _, xid := range page.Ours {
+		f.Ours(xid)
+	}
 	sent := f.at
 	oldest := f.holder(now, snap, sent)
 
@@ -124,7 +129,11 @@ func (f *Floor[P]) Fence(reads, xid uint64) {
 }
 
 // Ours says that a running transaction inserts nothing, so that nobody has to wait for it.
-func (f *Floor[P]) Ours(xid uint64) { f.ours = append(f.ours, xid) }
+func (f *Floor[P]) Ours(xid uint64) {
+	if !slices.Contains(f.ours, xid) {
+		f.ours = append(f.ours, xid)
+	}
+}
 
 // WantsFence reports whether the floor could rise if a mark had its fence.
 func (f *Floor[P]) WantsFence() bool {

@@ -35,9 +35,11 @@ type floorModel struct {
 	step  int
 	table *table
 	open  []*transaction
+	peers []*transaction // deletes of other forwarders
 	limit int
 	// The shares of the reads that ask for a fence, and of the deletes that tell their xid.
 	fences, tell float64
+	busy         float64 // how often other forwarders delete
 
 	floor   *Floor[int]
 	behind  [modelLanes]bool
@@ -73,6 +75,7 @@ func newFloorModel(seed uint64) *floorModel {
 		limit:   pick(r, 1, 2, 3, 5, 20),
 		fences:  pick(r, 0, 0.1, 1),
 		tell:    pick(r, 0, 0.5, 1),
+		busy:    pick(r, 0, 0.2, 1),
 		floor:   NewFloor[int](time.Duration(pick(r, 3, 10, 30, 200))),
 		known:   make(map[int64]bool),
 		covered: Start,
@@ -88,6 +91,7 @@ func (m *floorModel) now() time.Time { return epoch.Add(time.Duration(m.step)) }
 func (m *floorModel) run() {
 	writing := 50 + m.r.IntN(350)
 	for ; ; m.step++ {
+		m.peer()
 		if m.step > writing+5000 {
 			failf("rows are left for ever: %v of %v", m.table.left(), len(m.table.written))
 		}
@@ -132,6 +136,18 @@ func (m *floorModel) write() {
 		if tx := pick(m.r, m.open...); !tx.long || chance(m.r, 0.1) {
 			m.end(tx)
 		}
+	}
+}
+
+// peer lets the other forwarders' deletes take a step.
+func (m *floorModel) peer() {
+	if n := len(m.peers); n > 0 && chance(m.r, 0.3) {
+		m.table.end(m.peers[0], true)
+		m.peers = m.peers[1:]
+	} else if n < 3 && chance(m.r, m.busy) {
+		tx := &transaction{ours: chance(m.r, 0.9)}
+		m.table.takeXid(tx)
+		m.peers = append(m.peers, tx)
 	}
 }
 
@@ -196,13 +212,17 @@ func (m *floorModel) checkFloor(page *source.Page, sent int64) {
 	if page.Full {
 		covered = page.Events[len(page.Events)-1].ID
 	}
-	quiet := m.fence != 0 && m.fence < m.nextXid && !slices.ContainsFunc(m.running, func(xid uint64) bool {
+	held := slices.ContainsFunc(m.running, func(xid uint64) bool {
 		_, aside := m.floor.aside[xid]
-		return !aside && !slices.ContainsFunc(m.deletes, func(d *deletion) bool { return d.told && d.xid == xid })
+		return !aside && !slices.Contains(page.Ours, xid) &&
+			!slices.ContainsFunc(m.deletes, func(d *deletion) bool { return d.told && d.xid == xid })
 	})
 	at := m.floor.At()
-	if want := min(m.covered, covered); quiet && at < want {
+	if want := min(m.covered, covered); !held && m.fence != 0 && m.fence < m.nextXid && at < want {
 		failf("two reads covered %d, nothing holds the floor, and it is at %d", want, at)
+	}
+	if !held && page.Fence != 0 && at < covered {
+		failf("a read with a fence covered %d, nothing holds the floor, and it is at %d", covered, at)
 	}
 	if want := min(m.highest, covered); at < want {
 		failf("the floor has been at %d, a read covered %d, and it is at %d", m.highest, covered, at)
@@ -260,7 +280,7 @@ func (m *floorModel) deliver() {
 // delete lets the deletes take a step: begin, take an xid, tell it, end.
 func (m *floorModel) delete() {
 	if len(m.deletes) < 2 && chance(m.r, 0.4) {
-		d := &deletion{reads: m.floor.Reads()}
+		d := &deletion{transaction: transaction{ours: chance(m.r, 0.7)}, reads: m.floor.Reads()}
 		for _, r := range m.table.rows {
 			if m.known[r.ID] && chance(m.r, 0.5) && !slices.ContainsFunc(m.deletes, func(other *deletion) bool { return slices.Contains(other.ids, r.ID) }) {
 				d.ids = append(d.ids, r.ID)

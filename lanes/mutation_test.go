@@ -24,7 +24,7 @@ type mutation struct {
 
 // TestFloorRulesAreNeeded: the model of the floor fails for each rule that is left out.
 func TestFloorRulesAreNeeded(t *testing.T) {
-	killMutants(t, "TestFloorModel", 1000, []mutation{
+	killMutants(t, "TestFloorModel", 4000, []mutation{
 		{"throw the page away", "floor.go", "if f.ended(snap) {\n\t\treturn false\n\t}", "f.ended(snap)"},
 		{"pull the floor back", "floor.go", "f.pull(floor)", ""},
 		{"pull back what parts remember", "floor.go", "f.held[part] = min(at, floor)", "f.held[part] = at"},
@@ -37,6 +37,7 @@ func TestFloorRulesAreNeeded(t *testing.T) {
 		{"a fence is above who ran at the read", "floor.go", "m.fence == 0 && m.read <= reads", "m.fence == 0"},
 		{"take the fence of a delete", "floor.go", "\t\t\tm.fence = xid\n", ""},
 		{"do not wait for our own deletes", "floor.go", "f.ours = append(f.ours, xid)", ""},
+		{"nor for those of other replicas", "floor.go", "range page.Ours {", "range page.Ours[:0] {"},
 		{"forget our own deletes", "floor.go", "f.ours = slices.DeleteFunc(f.ours, snap.Shows)", ""},
 		{"know where the floor stood", "floor.go", "f.marks = append(f.marks, mark{f.at, settledFence, f.reads})", ""},
 		{"keep the marks that are not reached", "floor.go", "return m.id <= f.at", "return m.id <= best"},

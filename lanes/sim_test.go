@@ -311,7 +311,7 @@ func (s *simulation) delete(ids []int64) {
 	generation := s.generation
 	fails, lost := s.faulty(s.plan.deleteFails), s.faulty(s.plan.deleteLost)
 	answered := false
-	tx := &transaction{}
+	tx := &transaction{ours: chance(s.r, 0.5)}
 	remove := s.remove
 	if s.log != nil {
 		remove = s.log.remove()

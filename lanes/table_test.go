@@ -15,6 +15,7 @@ type table struct {
 	nextXid uint64
 	ended   uint64   // the highest xid of a transaction that has ended
 	running []uint64 // ascending
+	ours    []uint64 // of running: transactions that are marked as forwarders' own
 	rows    []*row   // ascending by id, deleted ones taken out
 	byID    map[int64]*row
 	locks   map[source.TopicKey]*transaction
@@ -41,6 +42,7 @@ type transaction struct {
 	rows  []*row
 	locks []source.TopicKey
 	long  bool // stays open
+	ours  bool // marked as a forwarder's
 }
 
 func newTable() *table {
@@ -64,6 +66,9 @@ func (t *table) takeXid(tx *transaction) {
 	tx.xid = t.nextXid
 	t.nextXid++
 	t.running = append(t.running, tx.xid)
+	if tx.ours {
+		t.ours = append(t.ours, tx.xid)
+	}
 }
 
 // insert adds a row; ev.ID is one that was taken before, or 0 for the usual order: xid, id.
@@ -112,6 +117,7 @@ func (t *table) end(tx *transaction, commit bool) {
 	}
 	at, _ := slices.BinarySearch(t.running, tx.xid)
 	t.running = slices.Delete(t.running, at, at+1)
+	t.ours = slices.DeleteFunc(t.ours, func(xid uint64) bool { return xid == tx.xid })
 	t.ended = max(t.ended, tx.xid)
 	for _, r := range tx.rows {
 		if !commit {
@@ -192,6 +198,7 @@ func (t *table) read(r *source.Read) *source.Page {
 		tx := &transaction{}
 		t.takeXid(tx)
 		page.Fence = tx.xid
+		page.Ours = slices.Clone(t.ours)
 		t.end(tx, true)
 	}
 	return page

@@ -47,6 +47,9 @@ type Page struct {
 	// Fence is an xid that was assigned after Snapshot was taken, and so is above that of every
 	// transaction that was running then. 0 where Read.Fence did not ask for it.
 	Fence uint64
+	// Ours are transactions of forwarders, of this one and of others, that were running about then:
+	// they insert nothing. Where Read.Fence asked for it, and where they can be known.
+	Ours []uint64
 }
 
 // Snapshot is what a statement could see, in PostgreSQL's terms (pg_current_snapshot):

@@ -49,9 +49,6 @@ func (s *Source) DeleteRows(ctx context.Context, ids []int64, began func(xid uin
 // another session's sake.
 func (s *Source) DeletesRetried() uint64 { return s.retried.Load() }
 
-// xidSQL gives the transaction an xid, if it has none, and tells it.
-const xidSQL = `SELECT pg_current_xact_id()::text`
-
 // delete sends two statements at once, which are one transaction, and one round trip. The xid
 // is answered before the delete is done.
 func (s *Source) delete(ctx context.Context, ids []int64, began func(xid uint64)) (rows int, err error) {
@@ -60,12 +57,12 @@ func (s *Source) delete(ctx context.Context, ids []int64, began func(xid uint64)
 		return 0, fmt.Errorf("connecting to PostgreSQL: %w", err)
 	}
 	defer conn.Release()
-	xid, err := conn.Conn().Prepare(ctx, xidSQL, xidSQL)
+	stmts := s.stmts.Load()
+	xid, err := conn.Conn().Prepare(ctx, stmts.xid, stmts.xid)
 	if err != nil {
 		return 0, err
 	}
-	sql := s.stmts.Load().del
-	del, err := conn.Conn().Prepare(ctx, sql, sql)
+	del, err := conn.Conn().Prepare(ctx, stmts.del, stmts.del)
 	if err != nil {
 		return 0, err
 	}

@@ -63,6 +63,10 @@ func memberIDs(members []lanes.Member) string {
 	return strings.Join(list, " ")
 }
 
+func inOrderOfStart(members []lanes.Member) []lanes.Member {
+	return slices.SortedFunc(slices.Values(members), func(a, b lanes.Member) int { return a.Started.Compare(b.Started) })
+}
+
 // waitsForLock waits until a session of the forwarder waits for a lock.
 func (w *world) waitsForLock() {
 	w.t.Helper()

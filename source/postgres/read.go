@@ -201,15 +201,33 @@ func timestamp(micros int64) time.Time {
 	return time.Unix(epoch+micros/1e6, micros%1e6*1e3)
 }
 
-// parseSeen reads the first row's "snapshot" or "snapshot fence".
+// parseSeen reads the first row's "snapshot", "snapshot fence" or "snapshot fence mark,mark".
 func parseSeen(page *source.Page, s string) (err error) {
-	snapshot, fence, fenced := strings.Cut(s, " ")
-	if page.Snapshot, err = parseSnapshot(snapshot); err == nil && fenced {
-		if page.Fence, err = strconv.ParseUint(fence, 10, 64); err != nil {
-			err = fmt.Errorf("parsing fence %q: %w", fence, err)
-		}
+	snapshot, rest, fenced := strings.Cut(s, " ")
+	if page.Snapshot, err = parseSnapshot(snapshot); err != nil || !fenced {
+		return err
 	}
-	return err
+	fence, marks, _ := strings.Cut(rest, " ")
+	if page.Fence, err = strconv.ParseUint(fence, 10, 64); err != nil {
+		return fmt.Errorf("parsing fence %q: %w", fence, err)
+	}
+	if marks == "" {
+		return nil
+	}
+	for mark := range strings.SplitSeq(marks, ",") {
+		low, err := strconv.ParseUint(mark, 10, 32)
+		if err != nil {
+			return fmt.Errorf("parsing mark %q: %w", mark, err)
+		}
+		page.Ours = append(page.Ours, wholeXid(uint32(low), page.Fence))
+	}
+	return nil
+}
+
+// wholeXid is the xid with the lower half low that is nearest to another one. Those that run at the
+// same time are never 2^31 apart.
+func wholeXid(low uint32, near uint64) uint64 {
+	return near + uint64(int64(int32(low-uint32(near))))
 }
 
 // parseSnapshot parses "xmin:xmax:xip,xip".

@@ -13,6 +13,8 @@ import (
 type statements struct {
 	table       *table
 	del, oldest string
+	// xid gives the transaction an xid, marks it as ours, and tells it.
+	xid string
 	// The result formats of a read's columns, see readColumns.
 	formats []int16
 	reads   [8]string // by filter
@@ -50,6 +52,10 @@ func newStatements(t *table) *statements {
 	s.formats[colCreated] = binaryFormat
 	if t.types["payload"].oid == pgtype.ByteaOID {
 		s.formats[colPayload] = binaryFormat
+	}
+	s.xid = "SELECT " + markedXid
+	if !t.marks {
+		s.xid = "SELECT pg_current_xact_id()::text"
 	}
 	for f := range s.reads {
 		s.reads[f] = s.read(filter(f))
@@ -104,6 +110,30 @@ func (s *statements) lane() string {
 		s.col(s.table.columns.Key), byRow, s.keyText(), mask)
 }
 
+// Our transactions that have an xid insert nothing, so no floor need wait for them. Those of other
+// replicas are known by an advisory lock on the xid's lower half, which is let go with the
+// transaction and, being shared and tried, keeps nobody waiting. It is seen in every database
+// of the server, as xids are.
+const (
+	markClass = 0x6f75746d // "outm"
+)
+
+var (
+	// markedXid is the xid of the transaction, which it marks as ours.
+	markedXid = fmt.Sprintf(`pg_current_xact_id()::text || left(pg_try_advisory_xact_lock_shared(%d, (pg_current_xact_id()::text::bigint << 32 >> 32)::int)::text, 0)`, markClass)
+	// marked are the lower halves of the xids of all transactions that are marked.
+	marked = fmt.Sprintf(`(SELECT coalesce(string_agg(objid::text, ','), '') FROM pg_locks WHERE locktype = 'advisory' AND classid = %d AND objsubid = 2)`, markClass)
+)
+
+// seen is the snapshot of the statement, and where a fence is wanted that and the marks.
+func (s *statements) seen() string {
+	fence := "pg_current_xact_id()::text"
+	if s.table.marks {
+		fence = markedXid + " || ' ' || " + marked
+	}
+	return "pg_current_snapshot()::text || CASE WHEN $4::bool THEN ' ' || " + fence + " ELSE '' END"
+}
+
 // read builds the statement of a page. Its parameters are the floor, the known ids, the
 // limit, whether a fence is wanted, and then what the filter needs: the bitmap of lanes;
 // topics; the topics and keys of keys.
@@ -121,8 +151,8 @@ func (s *statements) read(f filter) string {
 		return s.col(name)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "SELECT NULL::bigint, NULL, NULL, NULL, NULL, NULL::timestamptz, pg_current_snapshot()::text || CASE WHEN $4::bool THEN ' ' || pg_current_xact_id()::text ELSE '' END\nUNION ALL\n(SELECT %s::bigint, %s::text, %s, %s, %s, %s, NULL\nFROM %s WHERE %s > $1::bigint AND %s NOT IN (SELECT unnest($2::bigint[]))",
-		s.col(c.ID), s.col(c.Topic), optional("key", c.Key), s.col(c.Payload), optional("headers", c.Headers),
+	fmt.Fprintf(&b, "SELECT NULL::bigint, NULL, NULL, NULL, NULL, NULL::timestamptz, %s\nUNION ALL\n(SELECT %s::bigint, %s::text, %s, %s, %s, %s, NULL\nFROM %s WHERE %s > $1::bigint AND %s NOT IN (SELECT unnest($2::bigint[]))",
+		s.seen(), s.col(c.ID), s.col(c.Topic), optional("key", c.Key), s.col(c.Payload), optional("headers", c.Headers),
 		s.created(), s.table.name.sql(), s.col(c.ID), s.col(c.ID))
 	n := 4
 	if f&byLane != 0 {

@@ -17,6 +17,7 @@ type table struct {
 	columns Columns
 	types   map[string]columnType // by Columns field
 	lanes   int
+	marks   bool // the role may mark transactions by a lock, and see the marks
 }
 
 type columnType struct {
@@ -64,11 +65,13 @@ func describe(ctx context.Context, conn *pgx.Conn, cfg Config) (*table, error) {
 	err := conn.QueryRow(ctx, `
 		SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_user,
 		       coalesce(c.relkind::text, ''), coalesce(c.relpersistence::text, ''), coalesce(has_schema_privilege(n.oid, 'USAGE'), true),
-		       coalesce(has_table_privilege(c.oid, 'SELECT'), false), coalesce(has_table_privilege(c.oid, 'DELETE'), false)
+		       coalesce(has_table_privilege(c.oid, 'SELECT'), false), coalesce(has_table_privilege(c.oid, 'DELETE'), false),
+		       has_table_privilege('pg_catalog.pg_locks', 'SELECT') AND has_function_privilege('pg_catalog.pg_lock_status()', 'EXECUTE') AND
+		       has_function_privilege('pg_catalog.pg_try_advisory_xact_lock_shared(int, int)', 'EXECUTE')
 		FROM (SELECT 1) one
 		LEFT JOIN pg_namespace n ON n.nspname = $1
 		LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = $2`, n.schema, n.table,
-	).Scan(&version, &standby, &user, &kind, &persistence, &mayEnter, &mayRead, &mayDelete)
+	).Scan(&version, &standby, &user, &kind, &persistence, &mayEnter, &mayRead, &mayDelete, &t.marks)
 	if err != nil {
 		return nil, fmt.Errorf("looking for table %s: %w", n, err)
 	}
