@@ -232,3 +232,35 @@ func TestIDTakenBeforeTheTransactionHasAnXid(t *testing.T) {
 	s.expect()
 	s.expectAt(2)
 }
+
+// TestFenceOfAnEarlierDelete: the xid of a delete that was sent before a read is no fence for what that
+// read covered, since a writer with a higher one may have been running.
+func TestFenceOfAnEarlierDelete(t *testing.T) {
+	f := NewFloor[int](time.Hour)
+	observe := func(snap source.Snapshot, ids ...int64) {
+		t.Helper()
+		page := &source.Page{Snapshot: snap}
+		for _, id := range ids {
+			page.Events = append(page.Events, &source.Event{ID: id})
+		}
+		if !f.Observe(epoch, page) {
+			t.Fatal("the page is thrown away")
+		}
+	}
+	observe(source.Snapshot{Xmin: 100, Xmax: 100}, 5)
+	sent := f.Reads() // a delete is sent, and will be transaction 100
+	// 101 takes id 6 and stays open, and 102 commits id 7.
+	observe(source.Snapshot{Xmin: 100, Xmax: 103, Running: []uint64{100, 101}}, 7)
+	f.Ours(100)
+	f.Fence(sent, 100)
+	observe(source.Snapshot{Xmin: 101, Xmax: 103, Running: []uint64{101}})
+	if f.At() != 5 {
+		t.Errorf("the floor is at %d, and id 6 is not there yet", f.At())
+	}
+	// A fence that was taken after the read is one.
+	f.Fence(f.Reads(), 103)
+	observe(source.Snapshot{Xmin: 104, Xmax: 104}, 6)
+	if f.At() != 7 {
+		t.Errorf("the floor is at %d after everything has ended", f.At())
+	}
+}
