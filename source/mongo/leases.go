@@ -80,7 +80,8 @@ func (l *Leases) Join(ctx context.Context, me lanes.Member, ttl time.Duration) e
 			bson.D{{Key: "_id", Value: me.ID}, {Key: "expiresAt", Value: nil}},
 			set(bson.D{
 				{Key: "startedAt", Value: now}, {Key: "expiresAt", Value: after(ttl)},
-				{Key: "lanes", Value: int32(me.Lanes)}, {Key: "retiring", Value: false}, {Key: "report", Value: nil},
+				{Key: "lanes", Value: int32(me.Lanes)}, {Key: "retiring", Value: false},
+				{Key: "exclusive", Value: me.Exclusive}, {Key: "report", Value: nil},
 			}), options.UpdateOne().SetUpsert(true))
 		return err
 	})
@@ -115,7 +116,9 @@ func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, 
 					continue
 				}
 			}
-			table.Members = append(table.Members, lanes.Member{ID: m.ID, Retiring: m.Retiring, Lanes: int(m.Lanes)})
+			table.Members = append(table.Members, lanes.Member{
+				ID: m.ID, Retiring: m.Retiring, Exclusive: m.Exclusive, Lanes: int(m.Lanes), Started: m.Started,
+			})
 		}
 		return nil
 	})
@@ -123,15 +126,18 @@ func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, 
 }
 
 type member struct {
-	ID       string `bson:"_id"`
-	Retiring bool   `bson:"retiring"`
-	Lanes    int32  `bson:"lanes"`
-	Overdue  bool   `bson:"overdue"`
+	ID        string    `bson:"_id"`
+	Retiring  bool      `bson:"retiring"`
+	Exclusive bool      `bson:"exclusive"`
+	Lanes     int32     `bson:"lanes"`
+	Started   time.Time `bson:"startedAt"`
+	Overdue   bool      `bson:"overdue"`
 }
 
 func (l *Leases) readMembers(ctx context.Context) (list []member, err error) {
 	cursor, err := l.members.Find(ctx, bson.D{}, options.Find().SetProjection(bson.D{
-		{Key: "retiring", Value: 1}, {Key: "lanes", Value: 1}, {Key: "overdue", Value: overdue},
+		{Key: "retiring", Value: 1}, {Key: "exclusive", Value: 1}, {Key: "lanes", Value: 1},
+		{Key: "startedAt", Value: 1}, {Key: "overdue", Value: overdue},
 	}))
 	if err != nil {
 		return nil, err

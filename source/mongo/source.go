@@ -19,18 +19,18 @@ import (
 // Source reads and deletes the documents of one outbox. Its methods are safe for concurrent
 // use, but for Read, whose calls are serial.
 type Source struct {
-	cfg     Config
-	client  *driver.Client
-	outbox  *driver.Collection
-	lanes   int
-	index   atomic.Pointer[string] // see store
-	handles *registry
-	decoder decoder // of Read
-	pace    pace    // of Read
-	live    []bool  // of Read: the lanes of the last one
-	avg     int     // of Read: the size of a document, roughly
-	retried atomic.Uint64
-	log     *slog.Logger
+	cfg       Config
+	client    *driver.Client
+	outbox    *driver.Collection
+	lanes     int
+	index     atomic.Pointer[string] // see store
+	handles   *registry
+	decoder   decoder // of Read
+	pace      pace    // of Read
+	live      []bool  // of Read: the lanes of the last one
+	avg       int     // of Read: the size of a document, roughly
+	retried   atomic.Uint64
+	log       *slog.Logger
 	unordered sync.Once // see noteUnordered
 
 	mu      sync.Mutex

@@ -240,3 +240,22 @@ func TestInitWithoutRights(t *testing.T) {
 		mustInit(t, cfg)
 	}
 }
+
+// TestStoreOfAnEarlierVersion: a store that lacks what came later says how it is mended.
+func TestStoreOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.exec("ALTER TABLE outbox_members DROP COLUMN exclusive")
+	_, err := Open(t.Context(), Config{URL: w.url})
+	var setup *source.SetupError
+	if !errors.As(err, &setup) || len(setup.Problems) != 1 {
+		t.Fatalf("opening: %v", err)
+	}
+	_, remedy, _ := strings.Cut(setup.Problems[0], "earlier version: ")
+	w.exec(remedy)
+	s, err := Open(t.Context(), Config{URL: w.url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+}

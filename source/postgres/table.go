@@ -142,6 +142,15 @@ func (t *table) describeLeases(ctx context.Context, conn *pgx.Conn, user string,
 	if len(problems) > 0 || !mayEnter {
 		return problems, nil
 	}
+	var complete bool
+	if err := conn.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'exclusive' AND NOT attisdropped)`,
+		members.sql()).Scan(&complete); err != nil {
+		return nil, fmt.Errorf("looking at table %s: %w", members, err)
+	}
+	if !complete {
+		problems = append(problems, fmt.Sprintf("table %s was made by an earlier version: ALTER TABLE %s ADD COLUMN exclusive boolean NOT NULL DEFAULT false", members, members.sql()))
+	}
 	var low, high int
 	if err := conn.QueryRow(ctx, fmt.Sprintf(`SELECT count(*), coalesce(min(lane), 0), coalesce(max(lane), 0) FROM %s`, shares.sql())).Scan(&t.lanes, &low, &high); err != nil {
 		return nil, fmt.Errorf("counting the lanes: %w", err)

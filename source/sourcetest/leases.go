@@ -41,6 +41,7 @@ func Leases(t *testing.T, open func(t *testing.T) LeaseStore) {
 	for name, test := range map[string]func(*testing.T, LeaseStore){
 		"Round":                  leaseRound,
 		"Join":                   leaseJoin,
+		"Exclusive":              leaseExclusive,
 		"Epoch":                  leaseEpoch,
 		"RenewalAgainstRemoval":  leaseRenewalAgainstRemoval,
 		"C08TakeInAnyOrder":      leaseTakeInAnyOrder,
@@ -131,6 +132,22 @@ func leaseRound(t *testing.T, s LeaseStore) {
 	}
 	if s.Owned() != 1 {
 		t.Errorf("%d lanes have an owner", s.Owned())
+	}
+}
+
+// leaseExclusive: a member that cannot share is seen as one, and who joined first as well.
+func leaseExclusive(t *testing.T, s LeaseStore) {
+	a, b := s.Open(), s.Open()
+	join(t, a, "b")
+	if err := b.Join(t.Context(), lanes.Member{ID: "a", Exclusive: true, Lanes: lanes.DefaultLanes}, LeaseTTL); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []lanes.Leases{a, b} {
+		table, _ := round(t, l, "b")
+		members := slices.SortedFunc(slices.Values(table.Members), func(m, n lanes.Member) int { return m.Started.Compare(n.Started) })
+		if memberIDs(members) != "a b" || members[0].ID != "b" || members[0].Exclusive || !members[1].Exclusive {
+			t.Errorf("members %+v", members)
+		}
 	}
 }
 
