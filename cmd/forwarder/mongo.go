@@ -22,6 +22,8 @@ func (d mongoDatabase) config() mongo.Config {
 		Collection: d.cfg.Collection,
 		Fields:     mongo.Fields(d.cfg.Fields),
 		Canonical:  d.cfg.JSON == config.JSONCanonical,
+		Stream:     d.cfg.Mode == config.ModeStream,
+		Durable:    d.exclusive(),
 		Logger:     d.log,
 	}
 }
@@ -29,10 +31,13 @@ func (d mongoDatabase) config() mongo.Config {
 func (d mongoDatabase) name() string { return "MongoDB" }
 
 func (d mongoDatabase) open(ctx context.Context) (store, error) {
-	if d.cfg.Mode == config.ModePoll {
+	switch {
+	case d.cfg.Mode == config.ModePoll:
 		return opened(mongo.Open(ctx, d.config()))
+	case d.cfg.Checkpoint == config.CheckpointNone:
+		return opened(mongo.OpenStream(ctx, d.config()))
 	}
-	return nil, &source.SetupError{Problems: []string{"mode: stream is not there yet for MongoDB: use poll"}}
+	return nil, &source.SetupError{Problems: []string{"checkpoint: durable is not there yet: use none"}}
 }
 
 func (d mongoDatabase) leases() leases { return mongo.NewLeases(d.config()) }

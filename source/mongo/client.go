@@ -17,10 +17,10 @@ import (
 // applicationName is what the server's log and currentOp show.
 const applicationName = "outbox-forwarder"
 
-// The largest number of connections for the source, with its reader, two deleters and what
-// looks at the outbox now and then, and for the leases.
+// The largest number of connections for the source, with its reader, two deleters, a change
+// stream and what looks at the outbox now and then, and for the leases.
 const (
-	sourceConns = 5
+	sourceConns = 6
 	leaseConns  = 2
 )
 

@@ -29,6 +29,11 @@ type Config struct {
 	// Timeout bounds every call. Default 30 s.
 	Timeout time.Duration
 	Logger  *slog.Logger
+
+	// Stream says that the outbox will be streamed, and Durable that the position in its change
+	// stream is to be kept: Init then creates the collection for it. OpenStream and OpenDurable
+	// set them by themselves.
+	Stream, Durable bool
 }
 
 // Fields names the fields of a document beside _id. Key, Headers and CreatedAt are empty where
@@ -108,8 +113,9 @@ func (c Config) namespace() string { return c.Database + "." + c.Collection }
 
 // The collections beside the outbox are named after it.
 const (
-	membersSuffix = "_members"
-	lanesSuffix   = "_lanes"
+	membersSuffix    = "_members"
+	lanesSuffix      = "_lanes"
+	checkpointSuffix = "_checkpoint"
 )
 
 // databaseOf returns the database that a connection string names, or "".

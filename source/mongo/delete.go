@@ -20,7 +20,14 @@ const (
 )
 
 // Delete implements lanes.Source. There are no xids, so began is never told.
-func (s *Source) Delete(ctx context.Context, ids []int64, _ func(xid uint64)) error {
+func (s *Source) Delete(ctx context.Context, ids []int64, began func(xid uint64)) error {
+	_, err := s.DeleteRows(ctx, ids, began)
+	return err
+}
+
+// DeleteRows implements tail.Table: it is Delete, and returns how many documents it found. A
+// delete that had to be sent again may have found more.
+func (s *Source) DeleteRows(ctx context.Context, ids []int64, _ func(xid uint64)) (found int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	docs := s.handles.docs(ids)
@@ -32,13 +39,15 @@ func (s *Source) Delete(ctx context.Context, ids []int64, _ func(xid uint64)) er
 			size += len(docs[n].(bson.RawValue).Value)
 			n++
 		}
-		if err := s.deleteSome(ctx, docs[:n]); err != nil {
-			return fmt.Errorf("deleting %d documents of %s: %w", len(ids), s.Table(), err)
+		deleted, err := s.deleteSome(ctx, docs[:n])
+		if err != nil {
+			return 0, fmt.Errorf("deleting %d documents of %s: %w", len(ids), s.Table(), err)
 		}
+		found += deleted
 		docs = docs[n:]
 	}
 	s.handles.deleted(ids)
-	return nil
+	return found, nil
 }
 
 func compareIDs(a, b bson.RawValue) int {
@@ -48,20 +57,20 @@ func compareIDs(a, b bson.RawValue) int {
 	return strings.Compare(string(a.Value), string(b.Value))
 }
 
-func (s *Source) deleteSome(ctx context.Context, docs bson.A) (err error) {
+func (s *Source) deleteSome(ctx context.Context, docs bson.A) (n int, err error) {
 	for try := range deleteTries {
 		if try > 0 {
 			s.retried.Add(1)
 			s.log.Debug("deleting again", "count", len(docs), "err", err)
 			if err := pause(ctx, time.Duration(try)*20*time.Millisecond); err != nil {
-				return err
+				return 0, err
 			}
 		}
-		if err = s.delete(ctx, docs); err == nil || !retriable(err) {
-			return err
+		if n, err = s.delete(ctx, docs); err == nil || !retriable(err) {
+			return n, err
 		}
 	}
-	return err
+	return 0, err
 }
 
 // DeletesRetried counts the deletes that were sent again because another operation or a change
@@ -70,6 +79,7 @@ func (s *Source) DeletesRetried() uint64 { return s.retried.Load() }
 
 // deleteReply is the server's answer.
 type deleteReply struct {
+	N      int `bson:"n"`
 	OpTime struct {
 		TS bson.Timestamp `bson:"ts"`
 	} `bson:"opTime"`
@@ -85,9 +95,9 @@ type deleteReply struct {
 
 // delete sends one command. It is no call of the driver's, which would not tell when the delete
 // happened.
-func (s *Source) delete(ctx context.Context, docs bson.A) error {
+func (s *Source) delete(ctx context.Context, docs bson.A) (n int, err error) {
 	var reply deleteReply
-	err := s.outbox.Database().RunCommand(ctx, bson.D{
+	err = s.outbox.Database().RunCommand(ctx, bson.D{
 		{Key: "delete", Value: s.outbox.Name()},
 		{Key: "deletes", Value: bson.A{bson.D{
 			{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: docs}}}}},
@@ -97,24 +107,12 @@ func (s *Source) delete(ctx context.Context, docs bson.A) error {
 	}).Decode(&reply)
 	switch {
 	case err != nil:
-		return err
+		return 0, err
 	case len(reply.WriteErrors) > 0:
-		return driver.CommandError{Code: reply.WriteErrors[0].Code, Message: reply.WriteErrors[0].Message}
+		return 0, driver.CommandError{Code: reply.WriteErrors[0].Code, Message: reply.WriteErrors[0].Message}
 	case reply.ConcernError != nil:
-		return driver.CommandError{Code: reply.ConcernError.Code, Message: reply.ConcernError.Message}
+		return 0, driver.CommandError{Code: reply.ConcernError.Code, Message: reply.ConcernError.Message}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if reply.OpTime.TS.After(s.deletes) {
-		s.deletes = reply.OpTime.TS
-	}
-	return nil
-}
-
-// behind reports whether a snapshot is older than an acknowledged delete, which may be an empty
-// one.
-func (s *Source) behind(snapshot bson.Timestamp) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.deletes.After(snapshot)
+	s.seen.delete(reply.OpTime.TS)
+	return reply.N, nil
 }

@@ -154,14 +154,15 @@ func TestSnapshotBehind(t *testing.T) {
 	if err := s.Delete(t.Context(), ids(page.Events[:1]), nil); err != nil {
 		t.Fatal(err)
 	}
-	if s.deletes.IsZero() || s.behind(bson.Timestamp{T: s.deletes.T, I: s.deletes.I}) || !s.behind(bson.Timestamp{T: s.deletes.T - 1}) {
-		t.Errorf("the delete is of %v", s.deletes)
+	deleted := s.seen.deleted
+	if deleted.IsZero() || s.seen.beyond(deleted) || !s.seen.beyond(bson.Timestamp{T: deleted.T - 1}) {
+		t.Errorf("the delete is of %v", deleted)
 	}
-	s.deletes.T += 1000
+	s.seen.deleted.T += 1000
 	if _, err := s.Read(t.Context(), all()); err == nil || !strings.Contains(err.Error(), errBehind.Error()) {
 		t.Errorf("read from before the delete: %v", err)
 	}
-	s.deletes.T -= 1000
+	s.seen.deleted.T -= 1000
 	if got := fmt.Sprint(len(read(t, s, all()).Events)); got != "9" {
 		t.Errorf("%s events", got)
 	}
@@ -195,8 +196,8 @@ func TestGainedLanes(t *testing.T) {
 		at := written()
 		q.Lanes = step.lanes
 		read(t, s, q)
-		if gained := !s.deletes.Before(at); gained != step.gained {
-			t.Errorf("lanes %v: waits %v, for %v after a write at %v", step.lanes, gained, s.deletes, at)
+		if gained := !s.seen.deleted.Before(at); gained != step.gained {
+			t.Errorf("lanes %v: waits %v, for %v after a write at %v", step.lanes, gained, s.seen.deleted, at)
 		}
 	}
 }

@@ -33,8 +33,8 @@ func describe(ctx context.Context, client *driver.Client, cfg Config) (*store, e
 		return nil, asSetup(fmt.Errorf("asking for the user's rights: %w", err))
 	}
 	db := client.Database(cfg.Database)
-	members, shares := cfg.Collection+membersSuffix, cfg.Collection+lanesSuffix
-	types, err := collections(ctx, db, cfg.Collection, members, shares)
+	shares := cfg.Collection + lanesSuffix
+	types, err := collections(ctx, db, cfg.own()...)
 	if err != nil && rights.anonymous && code(err) == unauthorized {
 		return nil, &source.SetupError{Problems: []string{"the server asks for a login, and source.mongo.url has none: write mongodb://user:password@host/database, with authSource where the user is of another database"}}
 	}
@@ -42,15 +42,7 @@ func describe(ctx context.Context, client *driver.Client, cfg Config) (*store, e
 		return nil, fmt.Errorf("looking for collection %s: %w", cfg.namespace(), err)
 	}
 	var problems []string
-	for _, c := range []struct {
-		name    string
-		actions []string
-		absent  string
-	}{
-		{cfg.Collection, []string{"find", "remove"}, "there is no collection %s: create it with `forwarder init`, or name another one with source.mongo.collection"},
-		{members, []string{"find", "insert", "update", "remove"}, "there is no collection %s, which replicas share: create it with `forwarder init`"},
-		{shares, []string{"find", "update"}, "there is no collection %s, which replicas share: create it with `forwarder init`"},
-	} {
+	for _, c := range cfg.needs() {
 		name := cfg.Database + "." + c.name
 		missing := rights.missing(cfg.Database, c.name, c.actions)
 		switch {
@@ -78,6 +70,30 @@ func describe(ctx context.Context, client *driver.Client, cfg Config) (*store, e
 		return nil, &source.SetupError{Problems: problems}
 	}
 	return st, nil
+}
+
+// need is a collection, what is done to it, and what to do where it is absent.
+type need struct {
+	name    string
+	actions []string
+	absent  string
+}
+
+// needs lists what must be there.
+func (c Config) needs() []need {
+	outbox := need{c.Collection, []string{"find", "remove"}, "there is no collection %s: create it with `forwarder init`, or name another one with source.mongo.collection"}
+	if c.Stream {
+		outbox.actions = append(outbox.actions, "changeStream")
+	}
+	list := []need{
+		outbox,
+		{c.Collection + membersSuffix, []string{"find", "insert", "update", "remove"}, "there is no collection %s, which replicas share: create it with `forwarder init`"},
+		{c.Collection + lanesSuffix, []string{"find", "update"}, "there is no collection %s, which replicas share: create it with `forwarder init`"},
+	}
+	if c.Durable {
+		list = append(list, need{c.Collection + checkpointSuffix, []string{"find", "insert", "update"}, "there is no collection %s, which keeps the position in the change stream: create it with `forwarder init`"})
+	}
+	return list
 }
 
 // hello is how a server introduces itself.

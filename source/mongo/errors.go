@@ -15,14 +15,20 @@ import (
 const (
 	badValue             = 2
 	unauthorized         = 13
+	cursorNotFound       = 43
 	authenticationFailed = 18
 	namespaceExists      = 48
+	cappedPositionLost   = 136
 	shutdownInProgress   = 91
 	writeConflict        = 112
 	steppedDown          = 189
+	cursorKilled         = 237
 	snapshotTooOld       = 239
 	snapshotUnavailable  = 246
+	fatalStreamError     = 280
+	historyLost          = 286
 	notPrimary           = 10107
+	objectTooLarge       = 10334
 	interruptedShutdown  = 11600
 	interruptedStepDown  = 11602
 	notPrimaryNoFallback = 13435
@@ -85,6 +91,6 @@ func unresolved(err error) bool {
 	return errors.As(err, &dns)
 }
 
-// errBehind says that a snapshot does not show a delete that was acknowledged: it comes from a
+// errBehind says that a snapshot does not show what was seen before: it comes from a
 // new primary that does not know yet how far the majority is.
-var errBehind = errors.New("the snapshot is older than an acknowledged delete")
+var errBehind = errors.New("the snapshot is older than what was seen before")

@@ -34,7 +34,11 @@ func Statements(cfg Config) ([]string, error) {
 
 // own names the collections that Init creates.
 func (c Config) own() []string {
-	return []string{c.Collection, c.Collection + membersSuffix, c.Collection + lanesSuffix}
+	list := []string{c.Collection, c.Collection + membersSuffix, c.Collection + lanesSuffix}
+	if c.Durable {
+		list = append(list, c.Collection+checkpointSuffix)
+	}
+	return list
 }
 
 func (c Config) shellDatabase() string { return fmt.Sprintf("db.getSiblingDB(%q)", c.Database) }

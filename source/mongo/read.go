@@ -22,58 +22,66 @@ const readTries = 5
 
 // Read implements lanes.Source. The page's Snapshot is zero: a read always starts at the head.
 func (s *Source) Read(ctx context.Context, read *source.Read) (*source.Page, error) {
+	page, _, err := s.read(ctx, read)
+	return page, err
+}
+
+// read answers a read, and tells the cluster time of the snapshot that the page shows.
+func (s *Source) read(ctx context.Context, read *source.Read) (*source.Page, bson.Timestamp, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	if err := s.pace.wait(ctx); err != nil {
-		return nil, err
+		return nil, bson.Timestamp{}, err
 	}
-	if err := s.awaitGained(ctx, read.Lanes); err != nil {
-		return nil, err
+	if err := s.awaitGained(ctx, read); err != nil {
+		return nil, bson.Timestamp{}, err
 	}
 	s.handles.begin(read.Known)
+	defer s.handles.finish()
 	var err error
 	for try := range readTries {
 		if try > 0 {
 			if err := pause(ctx, time.Duration(try)*10*time.Millisecond); err != nil {
-				return nil, err
+				return nil, bson.Timestamp{}, err
 			}
 		}
 		var page *source.Page
-		if page, _, err = s.page(ctx, read); err == nil {
-			return page, nil
+		var shown bson.Timestamp
+		if page, shown, err = s.page(ctx, read); err == nil {
+			return page, shown, nil
 		}
 		if code(err) == badValue {
 			if err := s.findIndex(ctx); err != nil {
-				return nil, err
+				return nil, bson.Timestamp{}, err
 			}
 		} else if !retriable(err) && !errors.Is(err, errBehind) {
 			break
 		}
 	}
-	return nil, fmt.Errorf("reading a page of %s: %w", s.Table(), err)
+	return nil, bson.Timestamp{}, fmt.Errorf("reading a page of %s: %w", s.Table(), err)
 }
 
 // awaitGained makes sure that no snapshot is used which is older than the lanes that are read now
 // and were not before: their last owner may have deleted documents a moment ago, and a new
 // primary may not know yet that a majority has that. An empty delete waits for a majority to
 // have everything up to now.
-func (s *Source) awaitGained(ctx context.Context, live []source.Lane) error {
+func (s *Source) awaitGained(ctx context.Context, read *source.Read) error {
 	current := make([]bool, s.lanes)
-	gained := false
+	gained := read.Gained
 	note := func(lane source.Lane) {
 		current[lane] = true
 		gained = gained || !s.live[lane]
 	}
-	for _, lane := range live {
+	for _, lane := range read.Lanes {
 		note(lane)
 	}
-	if live == nil {
+	if read.Lanes == nil {
 		for lane := range s.lanes {
 			note(source.Lane(lane))
 		}
 	}
 	if gained {
-		if err := s.deleteSome(ctx, bson.A{}); err != nil {
+		if _, err := s.deleteSome(ctx, bson.A{}); err != nil {
 			return fmt.Errorf("waiting for a majority: %w", err)
 		}
 	}
@@ -81,7 +89,7 @@ func (s *Source) awaitGained(ctx context.Context, live []source.Lane) error {
 	return nil
 }
 
-// page answers a read, and tells the cluster time of the snapshot that it shows.
+// page tries to answer a read.
 func (s *Source) page(ctx context.Context, read *source.Read) (*source.Page, bson.Timestamp, error) {
 	session, err := s.client.StartSession(options.Session().SetSnapshot(true))
 	if err != nil {
@@ -103,11 +111,13 @@ func (s *Source) page(ctx context.Context, read *source.Read) (*source.Page, bso
 	for i, ev := range events {
 		ev.ID = s.handles.add(wanted[i], ev.Key == nil)
 	}
-	s.handles.end(!page.Full)
+	shown := session.SnapshotTime()
+	s.handles.end(!page.Full, clusterTime(shown))
+	s.seen.show(shown)
 	// Only documents without a key can have kept an older number.
 	slices.SortStableFunc(events, func(a, b *source.Event) int { return cmp.Compare(a.ID, b.ID) })
 	page.Events = events
-	return page, session.SnapshotTime(), nil
+	return page, shown, nil
 }
 
 // collection is the outbox for reads in a snapshot session, which sets the read concern.
@@ -132,7 +142,7 @@ func (s *Source) walk(ctx context.Context, session *driver.Session, read *source
 		return nil, false, err
 	}
 	defer cursor.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the server ends it by itself
-	if s.behind(session.SnapshotTime()) {
+	if s.seen.beyond(session.SnapshotTime()) {
 		return nil, false, errBehind
 	}
 	pass := newFilter(read, s.lanes)

@@ -12,14 +12,16 @@ import (
 // An entry ends with the delete of its document, or when a read does not list it as known and
 // the page does not hold it: nobody remembers its number then. Documents without a key keep
 // theirs while they may lie beyond the page, since the engine knows one that waits for its
-// retry by its number alone.
+// retry by its number alone. A document that a change stream told of may wait in memory without
+// being known to the engine: its entry stays until a read that shows it does not list it.
 type registry struct {
-	mu    sync.Mutex
-	byID  map[int64]*handle
-	byDoc map[string]*handle // by docKey
-	gone  []int64            // deleted since the last read began
-	next  int64
-	read  uint64 // numbers the reads
+	mu      sync.Mutex
+	byID    map[int64]*handle
+	byDoc   map[string]*handle // by docKey
+	gone    []int64            // deleted since the read began that is on its way
+	next    int64
+	read    uint64 // numbers the reads
+	reading bool   // a read is on its way
 }
 
 type handle struct {
@@ -27,6 +29,7 @@ type handle struct {
 	doc     string // docKey
 	keyless bool
 	listed  uint64 // the last read that listed it as known, or returned it
+	born    uint64 // the cluster time of its insert, if a change stream told of it; else 0
 }
 
 // docKey is a document's _id as the key of a map: its type and its bytes.
@@ -43,16 +46,13 @@ func newRegistry() *registry {
 	return &registry{byID: make(map[int64]*handle), byDoc: make(map[string]*handle)}
 }
 
-// begin starts a read: what was deleted before it is forgotten, for its snapshot does not
-// show it any more; what is deleted while it is on its way stays known to it.
+// begin starts a read. What was deleted before it is forgotten, for its snapshot does not show
+// it any more; what is deleted while it is on its way stays known to it.
 func (r *registry) begin(known []int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.read++
-	for _, id := range r.gone {
-		r.forget(id)
-	}
-	r.gone = r.gone[:0]
+	r.reading = true
 	for _, id := range known {
 		if h := r.byID[id]; h != nil {
 			h.listed = r.read
@@ -60,8 +60,21 @@ func (r *registry) begin(known []int64) {
 	}
 }
 
+// finish ends a read.
+func (r *registry) finish() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reading = false
+	for _, id := range r.gone {
+		r.forget(id)
+	}
+	r.gone = r.gone[:0]
+}
+
 // knows reports whether the read that is on its way must leave the document out.
 func (r *registry) knows(doc []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	h := r.byDoc[string(doc)]
 	return h != nil && h.listed == r.read
 }
@@ -77,24 +90,43 @@ func (r *registry) add(doc string, keyless bool) int64 {
 		h = nil
 	}
 	if h == nil {
-		r.next++
-		h = &handle{id: r.next, doc: doc, keyless: keyless}
-		r.byID[h.id], r.byDoc[doc] = h, h
+		h = r.create(doc, keyless)
 	}
 	h.listed = r.read
+	return h.id
+}
+
+func (r *registry) create(doc string, keyless bool) *handle {
+	r.next++
+	h := &handle{id: r.next, doc: doc, keyless: keyless}
+	r.byID[h.id], r.byDoc[doc] = h, h
+	return h
+}
+
+// told returns the number of a document that a change stream tells of: the one that it has, if
+// a page brought it.
+func (r *registry) told(doc []byte, keyless bool, born uint64) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.byDoc[string(doc)]
+	if h == nil {
+		h = r.create(string(doc), keyless)
+	}
+	h.born = born
 	return h.id
 }
 
 // maxStrays bounds the entries that are kept for what may lie beyond a page.
 const maxStrays = 1 << 15
 
-// end forgets what the read did not meet. covered says that it met everything there is.
-func (r *registry) end(covered bool) {
+// end forgets what the read did not meet. covered says that it met everything there is, up to
+// the cluster time shown.
+func (r *registry) end(covered bool, shown uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	strays := 0
 	for id, h := range r.byID {
-		if h.listed == r.read {
+		if h.listed == r.read || h.born > shown {
 			continue
 		}
 		if h.keyless && !covered && strays < maxStrays {
@@ -129,7 +161,13 @@ func (r *registry) docs(ids []int64) bson.A {
 func (r *registry) deleted(ids []int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.gone = append(r.gone, ids...)
+	if r.reading {
+		r.gone = append(r.gone, ids...)
+		return
+	}
+	for _, id := range ids {
+		r.forget(id)
+	}
 }
 
 func (r *registry) size() int {

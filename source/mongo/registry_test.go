@@ -87,7 +87,8 @@ func TestRegistryAgainstModel(t *testing.T) {
 					waits[d.key] = id // passed over
 				}
 			}
-			reg.end(!full)
+			reg.end(!full, 0)
+			reg.finish()
 			kept := outbox[:0]
 			for _, d := range outbox {
 				if !gone[d.key] {
@@ -100,7 +101,8 @@ func TestRegistryAgainstModel(t *testing.T) {
 			}
 		}
 		reg.begin(nil)
-		reg.end(true)
+		reg.end(true, 0)
+		reg.finish()
 		if n := reg.size(); n != 0 {
 			t.Fatalf("seed %d: %d entries are left", seed, n)
 		}
@@ -113,14 +115,79 @@ func TestRegistryIsBounded(t *testing.T) {
 	reg := newRegistry()
 	for i := range 3 * maxStrays {
 		if i%(maxStrays/4) == 0 {
-			reg.end(false)
+			reg.end(false, 0)
 			reg.begin(nil)
 		}
 		reg.add(fmt.Sprint(i), true)
 	}
 	reg.begin(nil)
-	reg.end(false)
+	reg.end(false, 0)
 	if n := reg.size(); n > maxStrays {
 		t.Errorf("%d entries", n)
+	}
+}
+
+// TestRegistryTold: what a change stream told of keeps its number until a read that shows it does
+// not list it.
+func TestRegistryTold(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		reg := newRegistry()
+		type document struct {
+			born uint64
+			id   int64
+			held bool // the forwarder knows it
+		}
+		docs := make(map[string]*document) // told, and not deleted
+		now, next := uint64(1), 0
+		tell := func() {
+			for range r.IntN(4) {
+				now++
+				key := docKey(rawValue(t, fmt.Sprint(next)))
+				next++
+				d := &document{born: now, id: reg.told([]byte(key), r.IntN(3) == 0, now)}
+				if again := reg.told([]byte(key), false, now); again != d.id {
+					t.Fatalf("seed %d: a document has the numbers %d and %d", seed, d.id, again)
+				}
+				docs[key] = d
+			}
+		}
+		for range 60 {
+			tell()
+			var list []int64
+			for key, d := range docs {
+				switch {
+				case r.IntN(8) == 0:
+					reg.deleted([]int64{d.id})
+					delete(docs, key)
+				case r.IntN(3) == 0:
+					d.held = true
+				}
+				if d.held && docs[key] != nil {
+					list = append(list, d.id)
+				}
+			}
+			shown := now - min(now, r.Uint64N(6))
+			reg.begin(list)
+			tell()
+			for key, d := range docs {
+				if d.born <= shown && !d.held {
+					delete(docs, key) // the read would bring it with a number of its own
+				}
+			}
+			reg.end(r.IntN(2) == 0, shown)
+			reg.finish()
+			for key, d := range docs {
+				if list := reg.docs([]int64{d.id}); len(list) != 1 || docKey(list[0].(bson.RawValue)) != key {
+					t.Fatalf("seed %d: the number %d of %q, told at %d and shown by %d, is %v", seed, d.id, key, d.born, shown, list)
+				}
+			}
+		}
+		reg.begin(nil)
+		reg.end(true, now)
+		reg.finish()
+		if n := reg.size(); n != 0 {
+			t.Fatalf("seed %d: %d entries are left", seed, n)
+		}
 	}
 }

@@ -33,8 +33,7 @@ type Source struct {
 	log       *slog.Logger
 	unordered sync.Once // see noteUnordered
 
-	mu      sync.Mutex
-	deletes bson.Timestamp // no snapshot from before it is used: see behind
+	seen seen
 }
 
 var _ lanes.Source = (*Source)(nil)
