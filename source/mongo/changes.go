@@ -23,6 +23,9 @@ type changes struct {
 	start   bson.Timestamp // where to begin while there is no token
 	what    string         // what was done to the collection
 	limit   time.Duration  // of a call
+	cursor  int64          // the server's number for the stream, 0 before the first
+	server  string         // the primary at its time
+	resumed func()         // told when the stream went on with another cursor
 }
 
 // change is a document that was inserted.
@@ -40,7 +43,7 @@ const (
 
 // changes returns a stream that begins at a cluster time. It is opened by the first next.
 func (s *Source) changes(start bson.Timestamp) *changes {
-	return &changes{src: s, decoder: newDecoder(s.cfg, s.lanes), start: start, limit: s.cfg.Timeout + awaitChanges}
+	return &changes{src: s, decoder: newDecoder(s.cfg, s.lanes), start: start, limit: s.cfg.Timeout + awaitChanges, resumed: func() {}}
 }
 
 // pipeline chooses what is told, and of it what is needed.
@@ -72,7 +75,7 @@ func (c *changes) open(ctx context.Context) error {
 	if err != nil {
 		return c.classify(ctx, err)
 	}
-	c.stream = stream
+	c.stream, c.server = stream, c.src.primary.last()
 	return nil
 }
 
@@ -89,6 +92,9 @@ func (c *changes) close() {
 // next waits for the next change; ok is false when there was none for a while. After an
 // interruptedError the stream goes on where it was with the next call.
 func (c *changes) next(ctx context.Context) (got change, ok bool, err error) {
+	if c.stream != nil && !c.more() && c.server != c.src.primary.last() {
+		c.close()
+	}
 	if c.stream == nil {
 		if err := c.open(ctx); err != nil {
 			return change{}, false, err
@@ -105,6 +111,7 @@ func (c *changes) next(ctx context.Context) (got change, ok bool, err error) {
 		}
 		c.limit = c.src.cfg.Timeout + awaitChanges
 		c.token = c.stream.ResumeToken()
+		c.went(c.stream.ID())
 		if !ok {
 			if c.stream.ID() == 0 {
 				return change{}, false, &invalidatedError{c.what}
@@ -115,6 +122,19 @@ func (c *changes) next(ctx context.Context) (got change, ok bool, err error) {
 		if insert || err != nil {
 			return got, insert, err
 		}
+	}
+}
+
+// went notes by which cursor the server has answered. The driver goes on by itself after most
+// interruptions.
+func (c *changes) went(cursor int64) {
+	if cursor == 0 || cursor == c.cursor {
+		return
+	}
+	again := c.cursor != 0
+	c.server = c.src.primary.last()
+	if c.cursor = cursor; again {
+		c.resumed()
 	}
 }
 

@@ -39,7 +39,7 @@ func durable() *writeconcern.WriteConcern {
 
 // newClient returns a client, which connects when it is first used. What reads and writes rely
 // on is set whatever the URL says.
-func newClient(cfg Config, conns uint64) (*driver.Client, error) {
+func newClient(cfg Config, conns uint64, tune ...func(*options.ClientOptions)) (*driver.Client, error) {
 	opts := options.Client().ApplyURI(cfg.URL)
 	if err := opts.Validate(); err != nil {
 		if unresolved(err) {
@@ -62,6 +62,9 @@ func newClient(cfg Config, conns uint64) (*driver.Client, error) {
 		SetReadConcern(readconcern.Majority()).
 		SetWriteConcern(durable()).
 		SetRetryReads(true).SetRetryWrites(true)
+	for _, t := range tune {
+		t(opts)
+	}
 	client, err := driver.Connect(opts)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to MongoDB: %w", err)

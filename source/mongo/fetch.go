@@ -55,7 +55,8 @@ func (s *Source) step(ctx context.Context, wanted []string, limit int) (events [
 		place[doc] = i
 		ids[i] = docID(doc)
 	}
-	opts := options.Find().SetBatchSize(int32(len(wanted))).
+	// One more than there are, so that the first answer ends the cursor.
+	opts := options.Find().SetBatchSize(int32(len(wanted) + 1)).
 		SetProjection(s.cfg.projection(f.Topic, f.Key, f.Payload, f.Headers, f.CreatedAt))
 	cursor, err := s.collection().Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, opts)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 type Source struct {
 	cfg       Config
 	client    *driver.Client
+	primary   *primary
 	outbox    *driver.Collection
 	lanes     int
 	index     atomic.Pointer[string] // see store
@@ -45,7 +46,8 @@ func Open(ctx context.Context, cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	client, err := newClient(cfg, sourceConns)
+	server := &primary{}
+	client, err := newClient(cfg, sourceConns, server.watch)
 	if err != nil {
 		return nil, err
 	}
@@ -57,6 +59,7 @@ func Open(ctx context.Context, cfg Config) (*Source, error) {
 	s := &Source{
 		cfg:     cfg,
 		client:  client,
+		primary: server,
 		outbox:  client.Database(cfg.Database).Collection(cfg.Collection),
 		lanes:   st.lanes,
 		live:    make([]bool, st.lanes),

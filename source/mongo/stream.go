@@ -126,6 +126,7 @@ func (s *Stream) follow(ctx context.Context) error {
 	if err := c.open(ctx); err != nil {
 		return err
 	}
+	c.resumed = s.link.resumed
 	s.mirror.Attach(clusterTime(start))
 	s.link.gained()
 	var since time.Time // when it was interrupted
@@ -134,10 +135,7 @@ func (s *Stream) follow(ctx context.Context) error {
 		var interrupted *interruptedError
 		switch {
 		case err == nil:
-			if !since.IsZero() {
-				since = time.Time{}
-				s.link.resumed()
-			}
+			since = time.Time{}
 			continue
 		case !errors.As(err, &interrupted):
 			return err
