@@ -32,18 +32,28 @@ func (r *recorder) Submit(runs [][]*source.Event, report func([]source.Outcome))
 	defer r.mu.Unlock()
 	r.reports = report
 	for _, run := range runs {
+		var held []source.TopicKey
 		for _, ev := range run {
 			if r.keep != nil && r.keep(ev) {
 				r.kept = append(r.kept, ev)
 				continue
 			}
-			if r.refuse != nil && r.refuse(ev) {
-				report([]source.Outcome{{ID: ev.ID, Class: source.Record, Err: errors.New("refused")}})
+			if class, refused := r.refused(ev, held); refused {
+				held = append(held, ev.TopicKey())
+				report([]source.Outcome{{ID: ev.ID, Class: class, Err: errors.New("refused")}})
 				continue
 			}
 			r.ack(ev)
 		}
 	}
+}
+
+// refused says whether an event is refused, or held back by one of its key in the same run.
+func (r *recorder) refused(ev *source.Event, held []source.TopicKey) (source.Class, bool) {
+	if ev.Key != nil && slices.Contains(held, ev.TopicKey()) {
+		return source.HeldBack, true
+	}
+	return source.Record, r.refuse != nil && r.refuse(ev)
 }
 
 // Recall takes nothing back: what is kept counts as on the wire.

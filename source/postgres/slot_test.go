@@ -447,3 +447,54 @@ func TestDurableSetup(t *testing.T) {
 	wantConfig("publication", func(c *Config) { c.Publication = strings.Repeat("x", 64) })
 	wantConfig("slot budget", func(c *Config) { c.SlotBudget = -1 })
 }
+
+// TestRowsThatTheLogShowsFirst: while commits wait for a standby, the log brings rows that no
+// statement sees yet. They are delivered, and deleted once they can be.
+func TestRowsThatTheLogShowsFirst(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"temporary", "durable"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			server := ownServer(t, nil)
+			w := worldAt(t, server.URL("postgres"), outbox)
+			w.beside(Config{})
+			w.publish()
+			name, login := w.role("SUPERUSER")
+			w.exec("ALTER ROLE " + name + " SET synchronous_commit = 'local'")
+			as := func(c *Config) { c.URL = login }
+			sink := &recorder{}
+			if mode == "durable" {
+				w.durable(sink, nil, as).live()
+			} else {
+				w.streamTo(sink, lanes.Config{}, as).live()
+			}
+			standbys := func(names string) {
+				w.exec("ALTER SYSTEM SET synchronous_standby_names = '" + names + "'")
+				w.exec("SELECT pg_reload_conf()")
+			}
+			standbys("nobody")
+			writer := w.session()
+			eventually(t, "the setting is there", func() bool {
+				var names string
+				return writer.QueryRow(t.Context(), "SHOW synchronous_standby_names").Scan(&names) == nil && names == "nobody"
+			})
+			written := make(chan error, 1)
+			go func() {
+				_, err := writer.Exec(context.Background(), "INSERT INTO outbox (topic, key, payload) SELECT 't', 'k', 'p' FROM generate_series(1, 10)")
+				written <- err
+			}()
+			eventually(t, "they are delivered", func() bool { return sink.count() == 10 })
+			if n := w.rows(); n != 0 {
+				t.Errorf("%d rows are visible: nothing waits", n)
+			}
+			standbys("")
+			if err := <-written; err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "they are deleted", func() bool { return w.rows() == 0 && value[int](w, "SELECT count(*) FROM outbox") == 0 })
+			if n := sink.count(); n != 10 {
+				t.Errorf("%d events of 10", n)
+			}
+		})
+	}
+}
