@@ -141,6 +141,9 @@ func (d *Durable) follow(ctx context.Context) (err error) {
 		if d.scanEnd, err = d.scan(ctx, repl); err != nil {
 			return err
 		}
+		if needScan, err = d.awaitScan(ctx); err != nil {
+			return err
+		}
 	} else if d.check == nil {
 		if d.check, err = d.listRows(ctx); err != nil {
 			return err

@@ -196,17 +196,14 @@ func (d *Durable) leave() {
 			SELECT active FROM pg_replication_slots WHERE slot_name = $1 AND confirmed_flush_lsn < $2::text::pg_lsn`, d.slot, position.String()).Scan(&active)
 		if err == nil && !active {
 			_, err = d.pool.Exec(ctx, `SELECT pg_replication_slot_advance($1, least($2::text::pg_lsn, pg_current_wal_lsn()))`, d.slot, position.String())
-			active = sqlState(err) == objectInUse
+			active = err != nil
 		}
-		switch {
-		case errors.Is(err, pgx.ErrNoRows), err == nil && !active:
-			return
-		case err != nil && !active:
-			d.Source.log.Debug("confirming the last position failed", "slot", d.slot, "err", plain(err))
+		if errors.Is(err, pgx.ErrNoRows) || err == nil && !active {
 			return
 		}
-		select { // the server has not noticed yet that we are gone
+		select { // the server has not noticed yet that we are gone, or is away
 		case <-ctx.Done():
+			d.Source.log.Debug("the last position could not be confirmed", "slot", d.slot, "err", err)
 			return
 		case <-time.After(50 * time.Millisecond):
 		}
@@ -215,6 +212,40 @@ func (d *Durable) leave() {
 
 // leaveLimit bounds it: the server reads its log up to there.
 const leaveLimit = 3 * time.Second
+
+// scanPause is how long a scan's rows may not become fewer before the log is begun in spite of
+// them: a row that cannot be delivered holds nobody else up.
+const scanPause = 2 * time.Second
+
+// awaitScan waits until what was scanned is delivered and deleted, and remembers it: up to then a
+// stop would let the next replica repeat what came through the log meanwhile. It reports
+// whether something is left.
+func (d *Durable) awaitScan(ctx context.Context) (left bool, err error) {
+	last, since := -1, time.Now()
+	for d.log.Scanning() {
+		stats := d.log.Stats()
+		if n := stats.Waiting + stats.Out; n != last {
+			last, since = n, time.Now()
+		}
+		if time.Since(since) >= scanPause {
+			return true, nil
+		}
+		select {
+		case <-ctx.Done():
+			return true, ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return false, d.setScanned(ctx)
+}
+
+func (d *Durable) setScanned(ctx context.Context) error {
+	_, err := d.pool.Exec(ctx, fmt.Sprintf(`UPDATE %s SET scanned = true WHERE slot = $1`, d.cfg.table().beside(slotsSuffix).sql()), d.slot)
+	if err != nil {
+		return fmt.Errorf("remembering that the table was scanned: %w", err)
+	}
+	return nil
+}
 
 // markEvery is how often it is looked whether all that was scanned is delivered.
 const markEvery = 500 * time.Millisecond
@@ -225,7 +256,7 @@ func (d *Durable) markScanned(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if !d.log.Scanning() {
-			_, err := d.pool.Exec(ctx, fmt.Sprintf(`UPDATE %s SET scanned = true WHERE slot = $1`, d.cfg.table().beside(slotsSuffix).sql()), d.slot)
+			err := d.setScanned(ctx)
 			switch {
 			case err == nil:
 				return nil
