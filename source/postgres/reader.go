@@ -61,6 +61,7 @@ type logReader struct {
 	size    int
 	// committed is when the transaction was.
 	committed time.Time
+	news    chan struct{} // a position was reached
 
 	received atomic.Uint64 // pglogrepl.LSN
 	lastByte atomic.Int64  // when the server was heard last, in unix nanoseconds
@@ -72,6 +73,7 @@ type logReader struct {
 // run reads until ctx is done or the connection is lost. It never returns nil.
 func (r *logReader) run(ctx context.Context) error {
 	r.layouts = make(map[uint32]*layout)
+	r.news = make(chan struct{}, 1)
 	r.lastByte.Store(time.Now().UnixNano())
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error { return r.listen(ctx) })
@@ -98,11 +100,16 @@ func (r *logReader) listen(ctx context.Context) error {
 	}
 }
 
+// confirmSoon is how soon the server hears of a new position: while other tables are written to,
+// the log that it keeps for us grows until then.
+const confirmSoon = 200 * time.Millisecond
+
 // beat tells the server where we are, and asks it to answer: a server that says nothing is taken
 // for dead.
 func (r *logReader) beat(ctx context.Context) error {
 	ticker := time.NewTicker(r.repl.interval)
 	defer ticker.Stop()
+	answer := true
 	for {
 		if r.busy.Load() {
 			r.lastByte.Store(time.Now().UnixNano())
@@ -110,14 +117,30 @@ func (r *logReader) beat(ctx context.Context) error {
 		if silent := time.Since(time.Unix(0, r.lastByte.Load())); silent > r.repl.silence {
 			return fmt.Errorf("the server has said nothing for %v: the connection is taken for dead", silent.Round(time.Millisecond))
 		}
-		if err := r.confirm(true); err != nil {
+		if err := r.confirm(answer); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ticker.C:
+			answer = true
+		case <-r.news:
+			answer = false
+			select {
+			case <-ctx.Done():
+			case <-time.After(confirmSoon):
+			}
 		}
+	}
+}
+
+// advance notes a position that was reached.
+func (r *logReader) advance(position pglogrepl.LSN) {
+	r.received.Store(uint64(position))
+	select {
+	case r.news <- struct{}{}:
+	default:
 	}
 }
 
@@ -168,7 +191,7 @@ func (r *logReader) reach(ctx context.Context, position pglogrepl.LSN) error {
 	if position <= pglogrepl.LSN(r.received.Load()) {
 		return nil
 	}
-	r.received.Store(uint64(position))
+	r.advance(position)
 	if !r.positions {
 		return nil
 	}
@@ -263,7 +286,7 @@ func (r *logReader) commit(ctx context.Context, m commitMessage) error {
 	last := r.current
 	r.current, r.size = chunk{}, 0
 	last.end = true
-	r.received.Store(uint64(m.end))
+	r.advance(m.end)
 	if len(last.events) == 0 && !last.skipped && !r.positions {
 		return nil
 	}

@@ -38,9 +38,11 @@ func (w *world) streamTo(sink *recorder, tune lanes.Config, change ...func(*Conf
 	return w.streamOwned(sink, tune, nil, change...)
 }
 
-func (w *world) streamOwned(sink *recorder, tune lanes.Config, owner lanes.Owner, change ...func(*Config)) *streaming {
+// streamOwned has a sink of any kind, which it remembers where it is a recorder.
+func (w *world) streamOwned(sink lanes.Sink, tune lanes.Config, owner lanes.Owner, change ...func(*Config)) *streaming {
 	w.t.Helper()
-	st := &streaming{t: w.t, sink: sink, logged: &logText{}}
+	st := &streaming{t: w.t, logged: &logText{}}
+	st.sink, _ = sink.(*recorder)
 	cfg := w.config(append([]func(*Config){func(c *Config) { c.Logger = st.logged.logger() }}, change...)...)
 	var err error
 	if st.Stream, err = OpenStream(w.t.Context(), cfg); err != nil {
