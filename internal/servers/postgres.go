@@ -22,6 +22,8 @@ type PostgresConfig struct {
 	// Bin is the folder that holds initdb and postgres. Empty: the newest of the machine's
 	// own, else a fetched one.
 	Bin string
+	// Fetched takes the fetched one even where the machine has its own.
+	Fetched bool
 	// Settings are lines of postgresql.conf, as names and unquoted values. They win over
 	// the defaults, among which is wal_level=logical; fsync is on unless it is set here.
 	Settings map[string]string
@@ -123,6 +125,11 @@ func (p *Postgres) configure(settings map[string]string) error {
 	all := maps.Clone(postgresDefaults)
 	maps.Copy(all, settings)
 	all["port"] = strconv.Itoa(p.port)
+	return p.append(all)
+}
+
+// append adds settings to postgresql.conf. The last of a name counts.
+func (p *Postgres) append(all map[string]string) error {
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		fmt.Fprintf(&text, "%s = '%s'\n", name, strings.ReplaceAll(all[name], "'", "''"))

@@ -30,7 +30,7 @@ func postgresBin(ctx context.Context, cfg PostgresConfig) (string, error) {
 		}
 		return cfg.Bin, nil
 	}
-	if bin := installedPostgres(); bin != "" {
+	if bin := installedPostgres(); bin != "" && !cfg.Fetched {
 		return bin, nil
 	}
 	return fetchedPostgresBin(ctx, cfg.Log)

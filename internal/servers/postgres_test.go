@@ -142,11 +142,34 @@ func TestPostgresThatCannotStartSaysWhy(t *testing.T) {
 
 func TestPostgresStartsFromThePackageThatIsFetched(t *testing.T) {
 	ctx := within(t, 10*time.Minute)
-	bin, err := fetchedPostgresBin(ctx, nil)
-	check(t, err)
-	p := startPostgres(t, ctx, PostgresConfig{Bin: bin})
+	p := startPostgres(t, ctx, PostgresConfig{Fetched: true})
 	version := one[string](t, ctx, connect(t, ctx, p), "SHOW server_version")
 	if !strings.HasPrefix(version, fetchedMajor+".") {
 		t.Errorf("the fetched server says version %s, want %s", version, fetchedMajor)
 	}
+}
+
+func TestStandbyReceivesTheLogAndIsPromoted(t *testing.T) {
+	ctx := within(t, 10*time.Minute)
+	p := startPostgres(t, ctx, PostgresConfig{})
+	_, err := connect(t, ctx, p).Exec(ctx, "CREATE TABLE numbers AS SELECT 1 AS n")
+	check(t, err)
+	standby, err := p.StartStandby(ctx)
+	check(t, err)
+	t.Cleanup(func() { check(t, standby.Close()) })
+	_, err = connect(t, ctx, p).Exec(ctx, "INSERT INTO numbers VALUES (2)")
+	check(t, err)
+	conn := connect(t, ctx, standby)
+	eventually(t, time.Minute, "the standby has both rows", func() bool {
+		return one[int](t, ctx, conn, "SELECT count(*) FROM numbers") == 2
+	})
+	if _, err := conn.Exec(ctx, "INSERT INTO numbers VALUES (3)"); err == nil {
+		t.Error("a standby took a row")
+	}
+	check(t, p.Kill())
+	if !one[bool](t, ctx, conn, "SELECT pg_promote()") {
+		t.Error("the standby was not promoted")
+	}
+	_, err = conn.Exec(ctx, "INSERT INTO numbers VALUES (3)")
+	check(t, err)
 }
