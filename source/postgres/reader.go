@@ -61,7 +61,7 @@ type logReader struct {
 	size    int
 	// committed is when the transaction was.
 	committed time.Time
-	news    chan struct{} // a position was reached
+	news      chan struct{} // a position was reached
 
 	received atomic.Uint64 // pglogrepl.LSN
 	lastByte atomic.Int64  // when the server was heard last, in unix nanoseconds

@@ -2,9 +2,11 @@ package postgres
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
+	"github.com/outbox-forwarder/forwarder/internal/servers"
 	"github.com/outbox-forwarder/forwarder/lanes"
 	"github.com/outbox-forwarder/forwarder/source"
 )
@@ -41,9 +43,9 @@ func TestC39PreviousProcess(t *testing.T) {
 	}
 }
 
-// TestC40SlotGone: whatever was written while there was no slot is in the table, and comes
+// TestC40LogLost: whatever was written while there was no slot is in the table, and comes
 // before what the next slot brings.
-func TestC40SlotGone(t *testing.T) {
+func TestC40LogLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, outbox)
 	w.publish()
@@ -174,4 +176,133 @@ func TestC47PartitionsChange(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestC44BetweenTwoLooks: a publication that left rows out for a moment, too short to be noticed,
+// loses none: the table is read at least every 30 s.
+func TestC44BetweenTwoLooks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outbox)
+	w.publish()
+	st := w.stream()
+	st.live()
+	w.exec("ALTER PUBLICATION outbox_publication SET TABLE outbox WHERE (id < 0)")
+	w.insert(1, 10)
+	w.exec("ALTER PUBLICATION outbox_publication SET TABLE outbox")
+	within(t, 2*patience, "the rows are delivered", func() bool { return st.sink.count() == 10 })
+	st.numbered(w, 10)
+	w.insert(11, 20)
+	st.numbered(w, 20)
+}
+
+// TestC31DeletedAtOnce: rows that their own transaction deletes are in the log alone. While it is
+// streamed they are events like others, and leave nothing behind.
+func TestC31DeletedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outbox)
+	w.publish()
+	st := w.stream()
+	st.live()
+	for i := range 100 {
+		w.exec("BEGIN")
+		w.insert(1+2*i, 1+2*i)
+		w.exec("DELETE FROM outbox")
+		w.exec("COMMIT")
+		w.exec("WITH gone AS (DELETE FROM outbox) SELECT 1")
+		w.insert(2+2*i, 2+2*i)
+	}
+	st.numbered(w, 200)
+	eventually(t, "nothing is left in memory", func() bool {
+		s := st.Stats()
+		return s.Complete && s.Waiting == 0 && s.Out == 0
+	})
+	if n := st.Stats().Begun; n != 1 {
+		t.Errorf("the log was begun %d times", n)
+	}
+}
+
+// TestC48Rewrites: rows that the server writes anew to other files are no new rows.
+func TestC48Rewrites(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outbox)
+	w.publish()
+	sink := &recorder{keep: func(ev *source.Event) bool { return len(ev.Payload) == 1 }}
+	st := w.streamTo(sink, lanes.Config{RunEvents: 5})
+	st.live()
+	w.insert(1, 20)
+	eventually(t, "rows are in flight", func() bool { return sink.inFlight() > 0 })
+	for _, sql := range []string{
+		"VACUUM FULL outbox",
+		"CLUSTER outbox USING outbox_pkey",
+		"ALTER TABLE outbox ALTER key TYPE varchar(40)",
+		"ALTER TABLE outbox ADD random float DEFAULT random()",
+		"REINDEX TABLE outbox",
+		"ALTER TABLE outbox SET UNLOGGED",
+		"ALTER TABLE outbox SET LOGGED",
+	} {
+		if _, err := w.conn.Exec(t.Context(), sql); err != nil && !strings.Contains(sql, "LOGGED") { // not all versions let a published table be unlogged
+			t.Fatal(err)
+		}
+	}
+	w.insert(21, 30)
+	sink.release()
+	st.numbered(w, 30)
+}
+
+// TestStreamOfOtherEncoding: texts are in UTF-8 whatever the database has, in both modes.
+func TestStreamOfOtherEncoding(t *testing.T) {
+	t.Parallel()
+	home := newWorld(t)
+	name := value[string](home, "SELECT 'latin_' || current_database()")
+	home.exec("CREATE DATABASE " + name + " ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+	defer home.exec("DROP DATABASE " + name + " WITH (FORCE)")
+	t.Run("latin1", func(t *testing.T) {
+		w := worldAt(t, home.path(name), "SET client_encoding = 'UTF8'", strings.Replace(outbox, "payload bytea", "payload jsonb", 1))
+		w.beside(Config{})
+		w.publish()
+		tp := w.tap()
+		w.exec(`INSERT INTO outbox (topic, key, payload, headers) VALUES ('Zürich', 'Öl', '"Straße"', '{"é": "ñ"}')`)
+		tp.same()
+		st := w.stream()
+		st.live()
+		eventually(t, "it is delivered", func() bool { return st.sink.count() == 1 })
+		if ev := st.sink.events()[0]; ev.Topic != "Zürich" || string(ev.Key) != "Öl" || string(ev.Payload) != `"Straße"` {
+			t.Errorf("%s %s %s", ev.Topic, ev.Key, ev.Payload)
+		}
+		st.stop()
+	})
+}
+
+// TestC53PgBouncer: replication does not go through a real pooler either, and everything else
+// does.
+func TestC53PgBouncer(t *testing.T) {
+	t.Parallel()
+	if err := servers.Install(t.Context(), slog.Default(), servers.PgBouncerProgram); err != nil {
+		t.Fatal(err)
+	}
+	server := ownServer(t, nil)
+	w := worldAt(t, server.URL("postgres"))
+	mustInit(t, w.config(func(c *Config) { c.Stream = true }))
+	pooler, err := server.StartPgBouncer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pooler.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	through := func(c *Config) { c.URL = pooler.URL("postgres") }
+	problems := w.streamProblems(through)
+	count(t, problems, 1)
+	wantProblem(t, problems, "replication needs a direct connection", "source.postgres.replication_url")
+	st := w.stream(through, func(c *Config) { c.ReplicationURL = w.url })
+	st.live()
+	w.insert(1, 10)
+	st.numbered(w, 10)
+	w.cut()
+	st.again(2)
+	w.insert(11, 20)
+	st.numbered(w, 20)
+	st.stop() // before the pooler ends
 }

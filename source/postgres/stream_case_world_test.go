@@ -66,32 +66,14 @@ func (w *world) cut() {
 	w.exec("SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE database = current_database() AND active")
 }
 
-// insert inserts rows whose payloads are the numbers from first to last, all of one key.
-func (w *world) insert(first, last int) {
-	w.t.Helper()
-	w.exec("INSERT INTO outbox (topic, key, payload) SELECT 't', 'k', convert_to(i::text, 'UTF8') FROM generate_series($1::int, $2::int) i", first, last)
-}
-
 // wantNumbers asserts that the payloads are the numbers from first to last, each once and in
 // order.
 func wantNumbers(t testing.TB, what string, list []string, first, last int) {
 	t.Helper()
-	var want []string
-	for i := first; i <= last; i++ {
-		want = append(want, fmt.Sprint(i))
-	}
+	want := numbers(first, last)
 	if !slices.Equal(list, want) {
 		t.Errorf("%s: %d events, want %d to %d: %s", what, len(list), first, last, firstDifference(list, want))
 	}
-}
-
-// payloads returns what was acknowledged.
-func (r *recorder) payloads() []string {
-	var list []string
-	for _, ev := range r.events() {
-		list = append(list, string(ev.Payload))
-	}
-	return list
 }
 
 // numbered waits until the outbox is empty, and asserts that the numbers up to last were
