@@ -1,6 +1,9 @@
 package e2e
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // mode is a way in which new rows are seen. The promises are the same in all of them.
 type mode struct {
@@ -13,11 +16,12 @@ type mode struct {
 var (
 	polled   = mode{name: "poll"}
 	streamed = mode{name: "stream", settings: []string{"FORWARDER_SOURCE_POSTGRES_MODE=stream"}}
+	durable  = mode{name: "durable slot", settings: append(slices.Clone(streamed.settings), "FORWARDER_SOURCE_POSTGRES_SLOT=durable"), exclusive: true}
 )
 
-// inModes runs a test in every mode.
-func inModes(t *testing.T, test func(t *testing.T, m mode)) {
-	for _, m := range []mode{polled, streamed} {
+// inModes runs a test in each of the modes.
+func inModes(t *testing.T, test func(t *testing.T, m mode), modes ...mode) {
+	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) { test(t, m) })
 	}
 }

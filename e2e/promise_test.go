@@ -8,7 +8,7 @@ import (
 	"github.com/outbox-forwarder/forwarder/internal/oracle"
 )
 
-func TestPlain(t *testing.T) { inModes(t, plainRun) }
+func TestPlain(t *testing.T) { inModes(t, plainRun, polled, streamed, durable) }
 
 func plainRun(t *testing.T, m mode) {
 	w := newWorldIn(t, m, nil, nil, "events")
@@ -26,7 +26,7 @@ const shortLease = "FORWARDER_LANES_LEASE_TTL=1s"
 
 // TestKillNineTenTimes kills the forwarder while a backlog is drained and a writer goes on, so
 // that each time events are read, in flight, and acknowledged without being deleted.
-func TestKillNineTenTimes(t *testing.T) { inModes(t, killedTenTimes) }
+func TestKillNineTenTimes(t *testing.T) { inModes(t, killedTenTimes, polled, streamed, durable) }
 
 func killedTenTimes(t *testing.T, m mode) {
 	w := newWorldIn(t, m, nil, nil, "events")
@@ -70,7 +70,7 @@ func killedTenTimes(t *testing.T, m mode) {
 
 // TestSIGTERMUnderLoad stops the forwarder in order while events flow, again and again:
 // nothing may be sent twice.
-func TestSIGTERMUnderLoad(t *testing.T) { inModes(t, stoppedUnderLoad) }
+func TestSIGTERMUnderLoad(t *testing.T) { inModes(t, stoppedUnderLoad, polled, streamed, durable) }
 
 func stoppedUnderLoad(t *testing.T, m mode) {
 	w := newWorldIn(t, m, nil, nil, "events")
@@ -90,7 +90,7 @@ func stoppedUnderLoad(t *testing.T, m mode) {
 
 // TestPostgresRestart stops, starts, kills and starts the database under load. The process
 // keeps what it knows, so that not even the records whose delete was cut off are sent again.
-func TestPostgresRestart(t *testing.T) { inModes(t, postgresRestarts) }
+func TestPostgresRestart(t *testing.T) { inModes(t, postgresRestarts, polled, streamed) }
 
 func postgresRestarts(t *testing.T, m mode) {
 	db := privatePostgres(t)
@@ -120,7 +120,7 @@ func postgresRestarts(t *testing.T, m mode) {
 }
 
 // TestKafkaRestart stops, starts, kills and starts the broker under load.
-func TestKafkaRestart(t *testing.T) { inModes(t, kafkaRestarts) }
+func TestKafkaRestart(t *testing.T) { inModes(t, kafkaRestarts, polled, streamed, durable) }
 
 func kafkaRestarts(t *testing.T, m mode) {
 	kafka := privateKafka(t)

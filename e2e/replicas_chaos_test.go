@@ -12,7 +12,8 @@ import (
 )
 
 var (
-	chaosTime = flag.Duration("chaos", 2*time.Minute, "how long TestReplicasChaos goes on; every action happens once at least")
+	chaosTime = flag.Duration("chaos", 2*time.Minute, "how long TestReplicasChaos goes on when it polls; every action happens once at least")
+	chaosLog  = flag.Duration("chaos.stream", time.Second, "how long it goes on in each mode that streams")
 	chaosSeed = flag.Uint64("chaos.seed", 0, "the seed of TestReplicasChaos; 0 draws one")
 )
 
@@ -34,14 +35,25 @@ type chaos struct {
 // from a seed. Nothing may be lost, and no event may be seen for the first time after a newer
 // one of its key.
 func TestReplicasChaos(t *testing.T) {
-	t.Parallel() // a busy machine is a part of it
-	seed := *chaosSeed
+	for _, m := range []mode{polled, streamed, durable} {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel() // a busy machine is a part of it
+			replicasInChaos(t, m)
+		})
+	}
+}
+
+func replicasInChaos(t *testing.T, m mode) {
+	seed, during := *chaosSeed, *chaosLog
+	if m.name == polled.name {
+		during = *chaosTime
+	}
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
 	t.Logf("replay with -chaos.seed %d", seed)
 	db, kafka := privatePostgres(t), privateKafka(t)
-	c := &chaos{world: newWorld(t, db, kafka), db: db, broker: kafka, random: rand.New(rand.NewPCG(seed, 0))}
+	c := &chaos{world: newWorldIn(t, m, db, kafka, "events"), db: db, broker: kafka, random: rand.New(rand.NewPCG(seed, 0))}
 	writer := c.write(func(c *oracle.WriterConfig) { usual(c); c.Seed = seed })
 	for range 3 {
 		c.procs = append(c.procs, c.start(leaseTTL(chaosTTL)))
@@ -60,11 +72,14 @@ func TestReplicasChaos(t *testing.T) {
 		{"PostgreSQL restarts", func() { restart(t, c.db.Stop, c.db.Start) }},
 		{"Kafka restarts", func() { restart(t, c.broker.Stop, c.broker.Start) }},
 	}
+	if m.name != polled.name {
+		actions = append(actions, action{"the connections to the log are cut", c.cutLog}, action{"the replication slots are dropped", c.dropSlots})
+	}
 	begun := time.Now()
-	for round := 0; round == 0 || time.Since(begun) < *chaosTime; round++ {
+	for round := 0; round == 0 || time.Since(begun) < during; round++ {
 		c.random.Shuffle(len(actions), func(i, j int) { actions[i], actions[j] = actions[j], actions[i] })
 		for _, a := range actions {
-			if round > 0 && time.Since(begun) > *chaosTime {
+			if round > 0 && time.Since(begun) > during {
 				break
 			}
 			// As random a moment as a time is a number of records from now, and it shows that
@@ -97,10 +112,17 @@ func TestReplicasChaos(t *testing.T) {
 	endInOrder(c.procs...)
 }
 
-// holder draws a replica and returns when it has lanes, so that something is at stake.
+// holder draws a replica, of those that can have lanes, and returns when it has some, so that
+// something is at stake.
 func (c *chaos) holder() int {
 	c.t.Helper()
 	i := c.random.IntN(len(c.procs))
+	if c.mode.exclusive {
+		c.awaitFleet(20*time.Second, "a replica has the lanes", func(f *fleet) bool {
+			i = slices.IndexFunc(c.procs, func(p *process) bool { return f.of(p) > 0 })
+			return i >= 0
+		})
+	}
 	c.awaitFleet(20*time.Second, "the chosen replica has lanes", func(f *fleet) bool { return f.of(c.procs[i]) > 0 })
 	return i
 }
@@ -144,9 +166,26 @@ func (c *chaos) rollingRestart() {
 
 func (c *chaos) fourth() {
 	p := c.start(leaseTTL(chaosTTL))
-	c.awaitFleet(20*time.Second, "the fourth has lanes", func(f *fleet) bool { return f.of(p) > 0 })
+	c.awaitFleet(20*time.Second, "the fourth has lanes", func(f *fleet) bool { return f.of(p) > 0 || c.mode.exclusive && f.of(p) == 0 })
 	c.received(c.checker.Received() + 1 + c.random.Int64N(2000))
 	p.stop()
+}
+
+// cutLog ends the sessions that stream.
+func (c *chaos) cutLog() {
+	c.execute(c.connect(), "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+}
+
+// dropSlots drops the slots that can be dropped while forwarders want them back.
+func (c *chaos) dropSlots() {
+	conn := c.connect()
+	for range 20 {
+		c.execute(conn, "SELECT pg_terminate_backend(active_pid, 1000) FROM pg_replication_slots WHERE active")
+		if _, err := conn.Exec(c.t.Context(), "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"); err == nil {
+			return
+		}
+	}
+	c.t.Log("a forwarder was always faster: no slot was dropped")
 }
 
 // TestReplicasPlannedMovesRepeatNothing moves lanes in every planned way under load: joins and

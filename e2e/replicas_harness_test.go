@@ -80,8 +80,9 @@ func (f *fleet) of(p *process) int {
 	return -1
 }
 
-// balanced reports whether the processes, and nobody else, share all lanes fairly.
-func (f *fleet) balanced(procs ...*process) bool {
+// balanced reports whether the processes, and nobody else, share all lanes as their mode wants:
+// fairly, or one has them all.
+func (f *fleet) balanced(m mode, procs ...*process) bool {
 	if f == nil || len(f.lanes) != len(procs) {
 		return false
 	}
@@ -89,6 +90,9 @@ func (f *fleet) balanced(procs ...*process) bool {
 	for _, p := range procs {
 		n := f.of(p)
 		sum, least, most = sum+n, min(least, n), max(most, n)
+	}
+	if m.exclusive {
+		return sum == f.total && most == f.total
 	}
 	return sum == f.total && most-least <= 1
 }
@@ -126,7 +130,7 @@ func (w *world) awaitBalance(procs ...*process) {
 		for _, p := range procs {
 			p.mustRun()
 		}
-		return f.balanced(procs...)
+		return f.balanced(w.mode, procs...)
 	})
 }
 

@@ -175,7 +175,7 @@ func TestC51SilentDatabaseConnections(t *testing.T) {
 	a.mustRun()
 	begun = time.Now()
 	through.Silence(false)
-	w.awaitFleet(time.Minute, "both share the lanes again", func(f *fleet) bool { return f.balanced(a, b) })
+	w.awaitFleet(time.Minute, "both share the lanes again", func(f *fleet) bool { return f.balanced(w.mode, a, b) })
 	w.awaitForwarded(time.Minute)
 	// A read that was lost may be what it still waits for.
 	eventually(t, time.Minute-time.Since(begun), "the replica is ready within a minute", func() bool { ok, _ := a.ready(); return ok })

@@ -18,7 +18,7 @@ type Outbox struct {
 	// Left counts the rows that are in the database.
 	Left func(t testing.TB) int
 	// Repeats says that what was delivered behind an undelivered event comes again after a
-	// crash, though it was deleted: the mode confirms a position of a log.
+	// restart, though it was deleted: the mode confirms a position of a log.
 	Repeats bool
 }
 

@@ -28,6 +28,8 @@ type hand struct {
 	holder chan lanes.Holder
 	all    []source.Lane
 	h      lanes.Holder
+	mu     sync.Mutex
+	owned  bool
 }
 
 // Own implements lanes.Owner.
@@ -37,11 +39,22 @@ func (o *hand) Own(ctx context.Context, h lanes.Holder) error {
 	return nil
 }
 
-// Retire implements lanes.Owner.
-func (o *hand) Retire() {}
+// Retire implements lanes.Owner: it drains the lanes.
+func (o *hand) Retire() {
+	if o.own(false) {
+		o.h.Drain(o.all, func(source.Lane) {})
+	}
+}
 
-func (o *hand) gain() { o.h.Gain(o.all) }
-func (o *hand) lose() { o.h.Lose(o.all) }
+func (o *hand) gain() { o.own(true); o.h.Gain(o.all) }
+func (o *hand) lose() { o.own(false); o.h.Lose(o.all) }
+
+func (o *hand) own(owned bool) (before bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before, o.owned = o.owned, owned
+	return before
+}
 
 // Read counts.
 func (f *forwarding) Read(ctx context.Context, r *source.Read) (*source.Page, error) {
