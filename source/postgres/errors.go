@@ -32,6 +32,7 @@ const (
 	notInState           = "55000" // "can no longer get changes from replication slot"
 	limitExceeded        = "53400" // "all replication slots are in use"
 	tooManyConnections   = "53300"
+	cannotConnectNow     = "57P03" // "the database system is shutting down"
 )
 
 // sqlState returns the server's code for an error, or "".

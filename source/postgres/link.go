@@ -232,13 +232,17 @@ func (l *link) watch(ctx context.Context, slot string) error {
 			if l.over != nil {
 				err = l.over(once, lag)
 			}
-		} else {
+		} else if sqlState(err) != cannotConnectNow {
 			err = nil
 		}
 		if err == nil {
 			err = l.check(once)
 		}
 		cancel()
+		if sqlState(err) == cannotConnectNow {
+			// It would wait for us until all of its log is confirmed.
+			return errors.New("the server shuts down")
+		}
 		var broken *brokenError
 		if errors.As(err, &broken) || errors.Is(err, errOverBudget) { // a database that does not answer shows elsewhere
 			return err

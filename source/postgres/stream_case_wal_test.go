@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-forwarder/forwarder/internal/servers"
 	"github.com/outbox-forwarder/forwarder/lanes"
 	"github.com/outbox-forwarder/forwarder/source"
 )
@@ -63,6 +64,54 @@ func TestStreamRetainsNoLog(t *testing.T) {
 	t.Run("C22 idle outbox", func(t *testing.T) { c22Idle(t, home) })
 	t.Run("C22 no answer from Kafka", func(t *testing.T) { c22Away(t, home) })
 	t.Run("C41 slot invalidated", func(t *testing.T) { c41(t, home) })
+	t.Run("server stops", func(t *testing.T) { serverStops(t, server, home) })
+	t.Run("server stops with a durable slot", func(t *testing.T) { serverStopsDurable(t, server, home) })
+}
+
+// serverStops: a server that shuts down waits until its log is confirmed. It is, although
+// nothing is acknowledged, and the stream goes on when the server is back.
+func serverStops(t *testing.T, server *servers.Postgres, home *world) {
+	w := home.of(t).database("stopped", outbox)
+	w.publish()
+	st := w.streamTo(&recorder{keep: keepAll}, lanes.Config{})
+	st.live()
+	w.insert(1, 1000)
+	eventually(t, "rows are in flight", func() bool { return st.sink.inFlight() > 0 })
+	w.restart(server, home.t)
+	w.insert(1001, 1010)
+	st.again(2)
+	st.sink.release()
+	st.numbered(w, 1010)
+}
+
+// serverStopsDurable: the log of a durable slot is not confirmed before it is delivered, so the
+// connection is given up for the server to stop.
+func serverStopsDurable(t *testing.T, server *servers.Postgres, home *world) {
+	w := home.of(t).database("stopped_durable", outbox)
+	w.publish()
+	st := w.durable(&recorder{keep: keepAll}, nil)
+	st.live()
+	w.insert(1, 1000)
+	eventually(t, "rows are in flight", func() bool { return st.sink.inFlight() > 0 })
+	w.restart(server, home.t)
+	w.insert(1001, 1010)
+	st.live()
+	st.sink.release()
+	st.delivered(w, 1010)
+	wantNumbers(t, "acknowledged", st.sink.payloads(), 1, 1010)
+}
+
+// restart stops the server, which must end in order, and starts it again. The new session lasts
+// as long as the server's test: what ends with w's own may need it.
+func (w *world) restart(server *servers.Postgres, owner testing.TB) {
+	w.t.Helper()
+	if err := server.Stop(); err != nil {
+		w.t.Error(err)
+	}
+	if err := server.Start(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.conn = (&world{t: owner, url: w.url}).session()
 }
 
 // c22Idle: while nothing comes for the outbox, the log of another table and of another database
