@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outbox-forwarder/forwarder/internal/custody"
 	"github.com/outbox-forwarder/forwarder/lanes"
 	"github.com/outbox-forwarder/forwarder/source"
 	"github.com/outbox-forwarder/forwarder/tail"
@@ -24,7 +25,7 @@ type Durable struct {
 	*Source
 	log     *tail.Log[pglogrepl.LSN]
 	link    *link
-	custody *custody
+	custody *custody.Custody
 	late    lateRows
 	slot    string
 	ours    origin // which log the positions in log belong to
@@ -73,7 +74,7 @@ func OpenDurable(ctx context.Context, cfg Config) (*Durable, error) {
 		src.Close()
 		return nil, perr
 	}
-	d := &Durable{Source: src, link: newLink(src), custody: newCustody(), slot: slot, remakeEvery: remakeEvery}
+	d := &Durable{Source: src, link: newLink(src), custody: custody.New(), slot: slot, remakeEvery: remakeEvery}
 	d.link.over = d.overBudget
 	d.log = tail.NewLog[pglogrepl.LSN](tail.LogConfig{}, d.deleteRows)
 	return d, nil
@@ -94,7 +95,7 @@ func (d *Durable) Wake() <-chan struct{} { return d.log.Wake() }
 
 // Unready says why nothing is streamed although the lanes are ours.
 func (d *Durable) Unready() []string {
-	if !d.custody.holds() {
+	if !d.custody.Holds() {
 		return nil
 	}
 	return d.link.unready()
@@ -102,18 +103,18 @@ func (d *Durable) Unready() []string {
 
 // Owner returns an owner that also tells the stream which lanes are ours: the forwarder must be
 // run with it. The lanes of a durable stream belong to one replica, all of them.
-func (d *Durable) Owner(next lanes.Owner) lanes.Owner { return durableOwner{next, d.custody} }
+func (d *Durable) Owner(next lanes.Owner) lanes.Owner { return d.custody.Owner(next) }
 
 // Run streams while the lanes are ours, until ctx is done. It must outlive the forwarder, which
 // gives its lanes up only when the last position is confirmed. It may be called once, and returns
 // nil.
 func (d *Durable) Run(ctx context.Context) error {
-	defer d.custody.release()
+	defer d.custody.Release()
 	var work sync.WaitGroup
 	work.Go(func() { d.late.run(ctx, d.Source) })
 	defer work.Wait()
 	for {
-		held, ok := d.custody.wait(ctx)
+		held, ok := d.custody.Wait(ctx)
 		if !ok {
 			return nil
 		}
@@ -122,7 +123,7 @@ func (d *Durable) Run(ctx context.Context) error {
 		d.leave()
 		d.log.Reset(false)
 		d.link.idle("the lanes belong to another replica")
-		d.custody.release()
+		d.custody.Release()
 	}
 }
 
