@@ -89,9 +89,13 @@ func (r *recorder) check(t testing.TB, written map[string]int) (repeats int) {
 }
 
 // forward runs a forwarder over the source until stop is called, once.
-func forward(t testing.TB, s *Source, sink lanes.Sink, owner lanes.Owner) (f *lanes.Forwarder, stop func()) {
+func forward(t testing.TB, s *Source, sink lanes.Sink, owner lanes.Owner, change ...func(*lanes.Config)) (f *lanes.Forwarder, stop func()) {
 	t.Helper()
-	f, err := lanes.NewForwarder(lanes.Config{Lanes: s.Lanes()}, s, sink, s.log, patience)
+	cfg := lanes.Config{Lanes: s.Lanes()}
+	for _, c := range change {
+		c(&cfg)
+	}
+	f, err := lanes.NewForwarder(cfg, s, sink, s.log, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +207,7 @@ func TestForward(t *testing.T) {
 	sink := newRecorder()
 	forward(t, s, sink, lanes.Sole{Lanes: s.Lanes()})
 	ws := w.startWriters(8, 20)
-	eventually(t, "2000 events acknowledged", func() bool { return sink.count() >= 2000 })
+	eventually(t, "500 events acknowledged", func() bool { return sink.count() >= 500 })
 	written := ws.stop()
 	eventually(t, "the outbox is empty", func() bool { return w.count(bson.D{}) == 0 })
 	if repeats := sink.check(t, written); repeats != 0 || sink.count() != total(written) {
@@ -217,7 +221,7 @@ func TestForwardBacklog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s := w.open()
-	const n, keys = 60_000, 50
+	const n, keys = 12_000, 50
 	written := make(map[string]int)
 	var docs []any
 	for i := range n {
@@ -225,14 +229,14 @@ func TestForwardBacklog(t *testing.T) {
 		written[key]++
 		docs = append(docs, doc(bson.NewObjectID(), key, strconv.Itoa(written[key])))
 	}
-	for part := range slices.Chunk(docs, 10_000) {
+	for part := range slices.Chunk(docs, 4000) {
 		if _, err := w.outbox.InsertMany(t.Context(), part); err != nil {
 			t.Fatal(err)
 		}
 	}
 	sink := newRecorder()
 	begun := time.Now()
-	f, stop := forward(t, s, sink, lanes.Sole{Lanes: s.Lanes()})
+	f, stop := forward(t, s, sink, lanes.Sole{Lanes: s.Lanes()}, func(cfg *lanes.Config) { cfg.MaxEvents, cfg.PageEvents = 2000, 500 })
 	eventually(t, "everything is deleted", func() bool { return f.Stats().Deleted >= n })
 	t.Logf("%.0f events/s", n/time.Since(begun).Seconds())
 	stop()

@@ -179,7 +179,7 @@ func (l *Leases) bury(ctx context.Context, id string) (gone bool, err error) {
 	defer cancel()
 	result, err := l.members.DeleteOne(short, bson.D{{Key: "_id", Value: id}, {Key: "$expr", Value: overdue}})
 	if err != nil {
-		if short.Err() != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		if ctx.Err() == nil && (driver.IsTimeout(err) || errors.Is(err, context.DeadlineExceeded)) {
 			return false, nil // it may be gone, which the next round will see
 		}
 		return false, fmt.Errorf("removing the overdue member %s: %w", id, err)

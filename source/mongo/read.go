@@ -142,12 +142,16 @@ func (s *Source) walk(ctx context.Context, session *driver.Session, read *source
 		return nil, false, err
 	}
 	defer cursor.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the server ends it by itself
-	if s.seen.beyond(session.SnapshotTime()) {
+	at := session.SnapshotTime()
+	if s.seen.beyond(at) {
 		return nil, false, errBehind
 	}
 	pass := newFilter(read, s.lanes)
 	var key []byte
 	for cursor.Next(ctx) {
+		if at.IsZero() { // which only a collection that does not exist leaves out
+			return nil, false, errBehind
+		}
 		doc := cursor.Current
 		id := doc.Lookup("_id")
 		key = append(append(key[:0], byte(id.Type)), id.Value...)

@@ -320,7 +320,7 @@ func leaseOwnersThatAreNoMore(t *testing.T, s LeaseStore) {
 		})
 	}
 	wg.Wait()
-	taken := append(got[0], got[1]...)
+	taken := slices.Concat(got[0], got[1])
 	if len(taken) != 10 || slices.ContainsFunc(taken, func(l lanes.Lease) bool { return l.Lane >= 10 || l.Epoch != 2 }) {
 		t.Errorf("took %v", taken)
 	}
