@@ -2,6 +2,7 @@ package tail
 
 import (
 	"slices"
+	"time"
 
 	"github.com/outbox-forwarder/forwarder/source"
 )
@@ -222,6 +223,7 @@ func (m *model) detach() {
 // in the end.
 func (m *model) finish() {
 	m.calm = true
+	m.state.cfg.Resync = 1000 * time.Hour // which would hide what the mirror has forgotten
 	for len(m.open) > 0 {
 		tx := m.open[0]
 		if !tx.committed {
@@ -241,7 +243,7 @@ func (m *model) finish() {
 		if round > 20000 {
 			failf("no end in sight: %d rows are left, %d known, complete %v, missed %v, attached %v", len(m.rows), len(m.known), m.state.complete, m.state.missed.blocks, m.attached)
 		}
-		m.now = m.now.Add(m.state.cfg.Resync/100 + 1)
+		m.now = m.now.Add(time.Millisecond)
 		m.follow()
 		if m.reading == nil {
 			clear(m.behindL)
