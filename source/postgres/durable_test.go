@@ -276,6 +276,31 @@ func TestC24RefusedRecord(t *testing.T) {
 	}
 }
 
+// TestC52DurableSlowSink: while the broker takes nothing and memory is full, the log is not read
+// on, and the session lives on with the position as it was.
+func TestC52DurableSlowSink(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outbox)
+	w.setDatabase("wal_sender_timeout", "3s")
+	w.publish()
+	sink := &recorder{keep: func(*source.Event) bool { return true }}
+	l := w.durable(sink, nil)
+	l.live()
+	w.exec("INSERT INTO outbox (topic, key) SELECT 't', 'k' || i FROM generate_series(1, 80000) i")
+	after := w.lsn()
+	eventually(t, "memory is full", func() bool { s := l.Stats(); return s.Waiting+s.Out >= 65536 })
+	ended := time.Now().Add(minSilence + 3*time.Second)
+	eventually(t, "everybody's time is over", func() bool { return time.Now().After(ended) })
+	if at := l.confirmedAt(w); at >= after {
+		t.Errorf("confirmed %s, and nothing is delivered up to %s", at, after)
+	}
+	sink.release()
+	l.delivered(w, 80000)
+	if begun := l.Stats().Begun; begun != 1 {
+		t.Errorf("the log was begun %d times", begun)
+	}
+}
+
 // TestC22DurableQuiet: while the outbox is quiet and others write, the slot keeps no log.
 func TestC22DurableQuiet(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/outbox-forwarder/forwarder/lanes"
 	"github.com/outbox-forwarder/forwarder/source"
 )
 
@@ -28,6 +29,12 @@ type tap struct {
 
 // tap begins to receive; everything that commits from then on comes.
 func (w *world) tap(change ...func(*Config)) *tap {
+	w.t.Helper()
+	return w.tapLanes(nil, change...)
+}
+
+// tapLanes receives the rows of some lanes.
+func (w *world) tapLanes(wants func(source.Lane) bool, change ...func(*Config)) *tap {
 	w.t.Helper()
 	src := w.open(change...)
 	l := newLink(src)
@@ -56,6 +63,7 @@ func (w *world) tap(change ...func(*Config)) *tap {
 			return ctx.Err()
 		}
 	})
+	tp.reader.wants = wants
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { tp.ended <- tp.reader.run(ctx) }()
 	w.t.Cleanup(func() {
@@ -200,6 +208,32 @@ func TestStreamedRowsAreReadRows(t *testing.T) {
 			}
 			tp.same()
 		})
+	}
+}
+
+// TestRowsOfOtherLanes become no events, and it is told that they were left out, also where
+// nothing else is left of their transaction.
+func TestRowsOfOtherLanes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outbox)
+	w.publish()
+	wanted := lanes.LaneOf([]byte("ours"), 256)
+	tp := w.tapLanes(func(lane source.Lane) bool { return lane == wanted })
+	for _, c := range []struct {
+		values  string
+		events  int
+		skipped bool
+	}{
+		{"('t', 'ours')", 1, false},
+		{"('t', 'theirs'), ('t', 'ours')", 1, true},
+		{"('t', 'theirs')", 0, true},
+		{"('t', 'ours'), ('t', 'ours')", 2, false},
+	} {
+		xid := value[string](w, "WITH i AS (INSERT INTO outbox (topic, key) VALUES "+c.values+" RETURNING 1) SELECT pg_current_xact_id()::text FROM i LIMIT 1")
+		got := tp.next()
+		if len(got.events) != c.events || got.skipped != c.skipped || fmt.Sprint(got.xid) != xid || !got.end {
+			t.Errorf("%s: %d events, skipped %v, transaction %d (%s), end %v", c.values, len(got.events), got.skipped, got.xid, xid, got.end)
+		}
 	}
 }
 
