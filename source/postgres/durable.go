@@ -170,11 +170,27 @@ func (d *Durable) follow(ctx context.Context) (err error) {
 	err = work.Wait()
 	d.overspent = errors.Is(err, errOverBudget)
 	_ = reader.confirm(false) // what is delivered by now need not come again
-	if sqlState(err) == undefinedObject && d.link.check(context.WithoutCancel(ctx)) == nil {
-		return &brokenError{fmt.Sprintf("publication %s was made after the position of slot %s, and is not there for it: drop the slot with `forwarder slots drop %[2]s`; it is then made anew, and what is in the table is delivered",
-			d.cfg.Publication, d.slot)}
+	return d.explain(ctx, err)
+}
+
+// explain says what mends a log that cannot be read although everything looks right by now: it is
+// read as things were when it was written.
+func (d *Durable) explain(ctx context.Context, err error) error {
+	var broken *brokenError
+	missing := sqlState(err) == undefinedObject
+	if !missing && !errors.As(err, &broken) {
+		return err
 	}
-	return err
+	now, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.cfg.Timeout)
+	defer cancel()
+	if d.link.check(now) != nil {
+		return err
+	}
+	problem := fmt.Sprintf("publication %s was made after the position of slot %s, and is not there for it", d.cfg.Publication, d.slot)
+	if !missing {
+		problem = broken.problem + "; rows that were written meanwhile stay in the log as they are"
+	}
+	return &brokenError{fmt.Sprintf("%s: where waiting does not help, stop the forwarder and drop the slot with `forwarder slots drop %s`: it is then made anew, and what is in the table is delivered", problem, d.slot)}
 }
 
 // confirmed is up to where everything was delivered and deleted.

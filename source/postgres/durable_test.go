@@ -122,20 +122,7 @@ func TestDurableUnderLoad(t *testing.T) {
 	w.write(2, 10)
 	sink := &recorder{}
 	first := w.durable(sink, nil)
-	cutting, end := context.WithCancel(t.Context())
-	defer end()
-	var cutter sync.WaitGroup
-	cutter.Go(func() {
-		conn := w.session()
-		for {
-			select {
-			case <-cutting.Done():
-				return
-			case <-time.After(700 * time.Millisecond):
-				conn.Exec(context.Background(), "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = current_database()")
-			}
-		}
-	})
+	end := w.cut()
 	writing := make(chan struct{})
 	go func() {
 		defer close(writing)
@@ -146,7 +133,6 @@ func TestDurableUnderLoad(t *testing.T) {
 	second := w.durable(sink, nil)
 	<-writing
 	end()
-	cutter.Wait()
 	eventually(t, "the outbox is empty", func() bool { return w.rows() == 0 })
 	eventually(t, "everything is confirmed", func() bool { return second.Stats().Waiting+second.Stats().Out == 0 })
 	w.judge(sink.events())

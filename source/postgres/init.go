@@ -103,6 +103,15 @@ func Init(ctx context.Context, cfg Config) error {
 	case err != nil:
 		return fmt.Errorf("creating the tables: %w", err)
 	}
+	if cfg.Stream {
+		var level string
+		if err := conn.QueryRow(ctx, "SELECT current_setting('wal_level')").Scan(&level); err != nil {
+			return fmt.Errorf("looking at wal_level: %w", err)
+		}
+		if level != "logical" {
+			cfg.Logger.Warn("the server's wal_level is not logical yet: set wal_level = logical in postgresql.conf and restart it before streaming", "wal_level", level)
+		}
+	}
 	_, err = describe(ctx, conn, cfg)
 	return err
 }

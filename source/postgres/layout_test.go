@@ -68,7 +68,7 @@ func (w *world) tapLanes(wants func(source.Lane) bool, change ...func(*Config)) 
 	go func() { tp.ended <- tp.reader.run(ctx) }()
 	w.t.Cleanup(func() {
 		cancel()
-		<-tp.ended
+		_ = <-tp.ended // the end that was asked for
 		repl.close()
 	})
 	return tp

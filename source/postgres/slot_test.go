@@ -265,6 +265,35 @@ func TestC44PublicationMadeAfterTheSlot(t *testing.T) {
 	}
 }
 
+// TestC48DurableColumnMissing: rows that were written without a column that is needed hold the
+// slot before them. It is said how to go on, and what is in the table is delivered then.
+func TestC48DurableColumnMissing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outbox)
+	w.publish()
+	sink := &recorder{}
+	l := w.durable(sink, nil)
+	l.live()
+	w.insert(1, 5)
+	l.delivered(w, 5)
+	w.exec("ALTER TABLE outbox RENAME COLUMN payload TO body")
+	w.exec("INSERT INTO outbox (topic, key, body) VALUES ('t', 'k', '6')")
+	w.exec("ALTER TABLE outbox RENAME COLUMN body TO payload")
+	w.insert(7, 10)
+	eventually(t, "it is told", func() bool {
+		unready := strings.Join(l.Unready(), "\n")
+		return strings.Contains(unready, `no column "payload"`) && strings.Contains(unready, "forwarder slots drop "+l.slot)
+	})
+	wantPayloads(t, sink, numbers(1, 5))
+	l.stop()
+	if err := DropSlot(t.Context(), w.config(), l.slot); err != nil {
+		t.Fatal(err)
+	}
+	l = w.durable(sink, nil)
+	l.delivered(w, 10)
+	wantPayloads(t, sink, numbers(1, 10))
+}
+
 // TestC54SlotMoved: when somebody has moved the slot on, or made it anew, its rows are found
 // nevertheless.
 func TestC54SlotMoved(t *testing.T) {

@@ -38,7 +38,11 @@ func TestC43StreamSettings(t *testing.T) {
 			t.Errorf("%d things were created", n)
 		}
 		// The publication can be made before the level is right.
-		mustInit(t, w.config(func(c *Config) { c.Stream = true }))
+		logged := &logText{}
+		mustInit(t, w.config(func(c *Config) { c.Stream, c.Logger = true, logged.logger() }))
+		if !strings.Contains(logged.String(), "wal_level is not logical yet") {
+			t.Errorf("not told: %s", logged)
+		}
 		count(t, w.streamProblems(func(c *Config) { c.URL = login }), 2)
 	})
 	t.Run("no slots", func(t *testing.T) {
@@ -175,7 +179,8 @@ func TestC50Unlogged(t *testing.T) {
 	problems := w.streamProblems()
 	count(t, problems, 1)
 	wantProblem(t, problems, "public.outbox is unlogged", `ALTER TABLE "public"."outbox" SET LOGGED`)
-	w.exec(strings.TrimSuffix(problems[0][strings.Index(problems[0], "ALTER"):], ", or use source.postgres.mode: poll"))
+	_, fix, _ := strings.Cut(problems[0], "streamed: ")
+	w.exec(strings.TrimSuffix(fix, ", or use source.postgres.mode: poll"))
 	wantProblem(t, w.streamProblems(), "there is no publication")
 }
 

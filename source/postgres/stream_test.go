@@ -88,7 +88,7 @@ func (st *streaming) live() {
 	eventually(st.t, "the log is streamed", func() bool { return st.Stats().Complete })
 }
 
-// bench is a table of counters: a writer that takes a key's next number serialises on it, and
+// counters is a table of the keys' last numbers: a writer that takes a key's next number serialises on it, and
 // rolls it back with its events. So the numbers of a key are 1 to its counter, in commit order.
 const counters = `CREATE TABLE counters AS SELECT 'k' || i AS key, 0 AS n FROM generate_series(0, 19) i`
 
@@ -234,6 +234,29 @@ func firstDifference(got, want []string) string {
 	return fmt.Sprintf("equal up to number %d", min(len(got), len(want)))
 }
 
+// cut ends the replication connections of the test's database again and again, until end is called.
+func (w *world) cut() (end func()) {
+	conn := w.session()
+	cutting, stop := context.WithCancel(context.Background())
+	var cutter sync.WaitGroup
+	cutter.Go(func() {
+		for {
+			select {
+			case <-cutting.Done():
+				return
+			case <-time.After(700 * time.Millisecond):
+				run(w.t, conn, "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = current_database()")
+			}
+		}
+	})
+	end = sync.OnceFunc(func() {
+		stop()
+		cutter.Wait()
+	})
+	w.t.Cleanup(end)
+	return end
+}
+
 // TestStreamUnderLoad: nothing is lost, doubled or out of order, whatever kinds of transactions
 // run while the stream begins, runs, loses its connection and begins again.
 func TestStreamUnderLoad(t *testing.T) {
@@ -242,23 +265,9 @@ func TestStreamUnderLoad(t *testing.T) {
 	w.publish()
 	w.write(2, 10) // there is something before the stream
 	st := w.stream()
-	cutting, end := context.WithCancel(t.Context())
-	defer end()
-	var cutter sync.WaitGroup
-	cutter.Go(func() {
-		conn := w.session()
-		for ctx := cutting; ; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(700 * time.Millisecond):
-				conn.Exec(context.Background(), "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = current_database()")
-			}
-		}
-	})
+	end := w.cut()
 	w.write(6, 150)
 	end()
-	cutter.Wait()
 	eventually(t, "the outbox is empty", func() bool { return w.rows() == 0 })
 	w.judge(st.sink.events())
 	stats := st.Stats()
