@@ -30,11 +30,17 @@ type tap struct {
 // tap begins to receive; everything that commits from then on comes.
 func (w *world) tap(change ...func(*Config)) *tap {
 	w.t.Helper()
-	return w.tapLanes(nil, change...)
+	return w.tapTuned(func(*logReader) {}, change...)
 }
 
 // tapLanes receives the rows of some lanes.
 func (w *world) tapLanes(wants func(source.Lane) bool, change ...func(*Config)) *tap {
+	w.t.Helper()
+	return w.tapTuned(func(r *logReader) { r.wants = wants }, change...)
+}
+
+// tapTuned is tap with a reader that is changed before it runs.
+func (w *world) tapTuned(tune func(*logReader), change ...func(*Config)) *tap {
 	w.t.Helper()
 	src := w.open(change...)
 	l := newLink(src)
@@ -63,7 +69,7 @@ func (w *world) tapLanes(wants func(source.Lane) bool, change ...func(*Config)) 
 			return ctx.Err()
 		}
 	})
-	tp.reader.wants = wants
+	tune(tp.reader)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { tp.ended <- tp.reader.run(ctx) }()
 	w.t.Cleanup(func() {

@@ -114,6 +114,25 @@ func (w *world) restart(server *servers.Postgres, owner testing.TB) {
 	w.conn = (&world{t: owner, url: w.url}).session()
 }
 
+// TestC22ConfirmedSoon: the server does not wait for the next beat to hear of a new position.
+func TestC22ConfirmedSoon(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outbox, noise)
+	w.publish()
+	tp := w.tapTuned(func(r *logReader) { r.repl.interval, r.repl.silence = time.Hour, time.Hour })
+	for round := range 3 {
+		w.exec("INSERT INTO noise VALUES ('a')")
+		if round == 1 {
+			w.insert(1, 10)
+			tp.events(10)
+		}
+		end := value[string](w, "SELECT pg_current_wal_lsn()::text")
+		eventually(t, "what was received is confirmed", func() bool {
+			return value[bool](w, "SELECT confirmed_flush_lsn >= $1::pg_lsn FROM pg_replication_slots WHERE database = current_database()", end)
+		})
+	}
+}
+
 // c22Idle: while nothing comes for the outbox, the log of another table and of another database
 // is confirmed as it comes.
 func c22Idle(t *testing.T, home *world) {
