@@ -59,6 +59,7 @@ func TestC40LogLost(t *testing.T) {
 		p.silence(true) // the next slot cannot be made at once
 		w.cut()
 		w.insert(last+11, last+20)
+		st.numbered(w, last+20)
 		p.silence(false)
 		w.insert(last+21, last+30)
 		last += 30
