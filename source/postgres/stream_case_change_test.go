@@ -126,11 +126,15 @@ var byMonth = []string{
 // partition that is taken out are events no more, and those of one that is put in are.
 func TestC47PartitionsChange(t *testing.T) {
 	t.Parallel()
-	for _, viaRoot := range []bool{true, false} {
-		t.Run(fmt.Sprint("via root ", viaRoot), func(t *testing.T) {
+	for name, published := range map[string]string{
+		"via root":    "TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)",
+		"by itself":   "TABLE outbox WITH (publish = 'insert')",
+		"all by name": "ALL TABLES WITH (publish = 'insert')", // those that are no partition any more, too
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, byMonth...)
-			w.exec(fmt.Sprintf("CREATE PUBLICATION outbox_publication FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = %v)", viaRoot))
+			w.exec("CREATE PUBLICATION outbox_publication FOR " + published)
 			sink := &recorder{keep: func(ev *source.Event) bool { return string(ev.Key) == "kept" }}
 			st := w.streamTo(sink, lanes.Config{RunEvents: 1})
 			st.live()
