@@ -23,6 +23,13 @@ func TestConformance(t *testing.T) {
 			}
 			return sourcetest.Replica{Source: s, Lanes: s.Lanes(), Close: s.Close}, nil
 		},
+		"stream": func(ctx context.Context, cfg Config) (sourcetest.Replica, error) {
+			s, err := OpenStream(ctx, cfg)
+			if err != nil {
+				return sourcetest.Replica{}, err
+			}
+			return sourcetest.Replica{Source: s, Lanes: s.Lanes(), Run: s.Run, Close: s.Close}, nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
