@@ -90,7 +90,7 @@ func stoppedUnderLoad(t *testing.T, m mode) {
 
 // TestPostgresRestart stops, starts, kills and starts the database under load. The process
 // keeps what it knows, so that not even the records whose delete was cut off are sent again.
-func TestPostgresRestart(t *testing.T) { inModes(t, postgresRestarts, polled, streamed) }
+func TestPostgresRestart(t *testing.T) { inModes(t, postgresRestarts, polled, streamed, durable) }
 
 func postgresRestarts(t *testing.T, m mode) {
 	db := privatePostgres(t)
