@@ -224,3 +224,32 @@ func TestMongoCommands(t *testing.T) {
 	}
 	p.stop()
 }
+
+// TestMongoDemo shows the way from a collection, in a database of the demo's own.
+func TestMongoDemo(t *testing.T) {
+	client, name := serverstest.MongoDatabase(t)
+	before, err := client.ListDatabaseNames(t.Context(), bson.D{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(serverstest.Mongo(t))
+	if err != nil {
+		t.Fatal("the shared MongoDB's address is not a URL")
+	}
+	u.Path = "/" + name
+	for _, m := range []string{"poll", "stream"} {
+		stdout, stderr, code := forwarder(t, nil, "demo", "--source-url", u.String(), "--mode", m, "--rate", "300", "--duration", "3s")
+		if code != 0 || !strings.Contains(stdout, "MongoDB") || !strings.Contains(stdout, "mongosh") || strings.Contains(stdout, "psql") {
+			t.Errorf("demo in mode %s: exit code %d:\n%s%s", m, code, stdout, stderr)
+		}
+	}
+	after, err := client.ListDatabaseNames(t.Context(), bson.D{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, database := range after {
+		if strings.HasPrefix(database, "forwarder_demo") && !slices.Contains(before, database) {
+			t.Errorf("the demo has left the database %s", database)
+		}
+	}
+}

@@ -27,10 +27,10 @@ func (p *program) demoCommand() *cobra.Command {
 		Use: "demo [flags]", Short: "Shows the whole way from an outbox to a checking consumer",
 		Long: `Starts a PostgreSQL, a broker in this process, a writer, the forwarder, and a consumer that
 checks order, loss and repeats. Ctrl-C ends it with a verdict. With --source-url or --brokers
-it works on real servers instead, in a schema and a topic of its own. It takes its settings
-from its flags only.`,
+it works on real servers instead, PostgreSQL or MongoDB, in a schema or a database and a
+topic of its own. It takes its settings from its flags only.`,
 	}
-	flags := addSettings(cmd, false, "source.postgres.url", "kafka.brokers")
+	flags := addSettings(cmd, false, "source.postgres.url", "source.postgres.mode", "kafka.brokers")
 	var rate, duration settingFlag
 	cmd.Flags().Var(&rate, "rate", "events written per second, or "+fullSpeed+" (default "+defaultDemoRate+")")
 	cmd.Flags().Var(&duration, "duration", "how long to write, such as 10s (default: until Ctrl-C)")

@@ -62,9 +62,13 @@ func initStore(ctx context.Context, cfg config.Config, print bool, logger *slog.
 func runDemo(ctx context.Context, cfg config.Config, options demoOptions, out io.Writer) error {
 	settings := func(t demo.Target) config.Config {
 		c := cfg
-		c.Source.Postgres.URL = config.NewURL(t.SourceURL)
 		schema, table, _ := strings.Cut(t.Table, ".") // the demo's own names hold no other dot
-		c.Source.Postgres.Table = config.Table{Schema: schema, Name: table}
+		if cfg.Source.IsMongo() {
+			c.Source.Mongo.Database, c.Source.Mongo.Collection = schema, table
+		} else {
+			c.Source.Postgres.URL = config.NewURL(t.SourceURL)
+			c.Source.Postgres.Table = config.Table{Schema: schema, Name: table}
+		}
 		c.Kafka.Brokers = t.Brokers
 		c.Admin.Listen = t.AdminListen
 		return c
@@ -81,8 +85,9 @@ func runDemo(ctx context.Context, cfg config.Config, options demoOptions, out io
 			return (&service{cfg: settings(t), log: t.Logger, listening: t.Listening}).run(ctx)
 		},
 	}
-	if !cfg.Source.Postgres.URL.IsZero() {
-		d.SourceURL = cfg.Source.Postgres.URL.Reveal()
+	d.SourceURL = cfg.Source.Postgres.URL.Reveal()
+	if cfg.Source.IsMongo() {
+		d.SourceURL = cfg.Source.Mongo.URL.Reveal()
 	}
 	return demo.Run(ctx, d)
 }

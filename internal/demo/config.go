@@ -13,7 +13,7 @@ import (
 // Target is what a forwarder is to work on.
 type Target struct {
 	SourceURL string
-	// Table is the outbox, as schema.table.
+	// Table is the outbox, as schema.table or database.collection.
 	Table   string
 	Brokers []string
 	// AdminListen is where the admin server is to listen, with port 0 for a free one.
@@ -26,8 +26,8 @@ type Target struct {
 
 // Config says how a demo runs. Init, Run and Out are required.
 type Config struct {
-	// SourceURL is a PostgreSQL to use instead of an embedded one. The demo works there in
-	// a schema of its own, which it removes.
+	// SourceURL is a PostgreSQL or a MongoDB to use instead of an embedded PostgreSQL. The demo
+	// works there in a schema or a database of its own, which it removes.
 	SourceURL string
 	// Brokers is a Kafka cluster to use instead of an embedded broker. The demo works there
 	// with a topic of its own, which it removes.

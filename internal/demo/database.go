@@ -18,12 +18,35 @@ import (
 
 // database is where the demo's outbox is.
 type database struct {
+	kind   string // table or collection
 	url    string
 	tables oracle.Tables
-	// shown is the URL without a password, for people to use.
-	shown  string
 	detail string
-	close  func(context.Context) error
+	// look is a command for people that counts the outbox.
+	look  string
+	close func(context.Context) error
+
+	createLedger func(context.Context) error
+	readLedger   func(context.Context) (oracle.Ledger, error)
+	left         func(context.Context) (int64, error)
+	newWriter    func(oracle.WriterConfig) (writer, error)
+}
+
+// writer is an oracle's.
+type writer interface {
+	Run(ctx context.Context) error
+	Stats() oracle.WriterStats
+}
+
+// newPostgres is a database in PostgreSQL.
+func newPostgres(url string, tables oracle.Tables, remove func(context.Context) error) *database {
+	return &database{
+		kind: "table", url: url, tables: tables, close: remove,
+		createLedger: func(ctx context.Context) error { return oracle.CreateLedger(ctx, url, tables) },
+		readLedger:   func(ctx context.Context) (oracle.Ledger, error) { return oracle.ReadLedger(ctx, url, tables) },
+		left:         func(ctx context.Context) (int64, error) { return oracle.Left(ctx, url, tables) },
+		newWriter:    func(cfg oracle.WriterConfig) (writer, error) { return oracle.NewWriter(cfg) },
+	}
 }
 
 // startDatabase starts a PostgreSQL of the demo's own.
@@ -36,11 +59,8 @@ func startDatabase(ctx context.Context, logger *slog.Logger) (*database, error) 
 	if err != nil {
 		return nil, err
 	}
-	d := &database{
-		url:    server.URL("postgres"),
-		tables: oracle.Tables{Outbox: "public.outbox", Ledger: "public.demo_ledger"},
-		close:  func(context.Context) error { return server.Close() },
-	}
+	d := newPostgres(server.URL("postgres"), oracle.Tables{Outbox: "public.outbox", Ledger: "public.demo_ledger"},
+		func(context.Context) error { return server.Close() })
 	if err := d.describe(ctx, "a real one, in a temporary folder"); err != nil {
 		return nil, errors.Join(err, server.Close())
 	}
@@ -53,11 +73,7 @@ func useDatabase(ctx context.Context, url string) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &database{
-		url:    url,
-		tables: oracle.Tables{Outbox: schemaName + ".outbox", Ledger: schemaName + ".ledger"},
-		close:  s.remove,
-	}
+	d := newPostgres(url, oracle.Tables{Outbox: schemaName + ".outbox", Ledger: schemaName + ".ledger"}, s.remove)
 	note := "schema " + schemaName + " made for this demo, removed at its end"
 	if s.replaced {
 		note = "schema " + schemaName + " of a demo that was killed made anew, removed at this one's end"
@@ -75,10 +91,11 @@ func (d *database) describe(ctx context.Context, note string) (err error) {
 		return fmt.Errorf("connecting: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	d.shown = shownURL(conn.Config())
+	shown := shownURL(conn.Config())
+	d.look = fmt.Sprintf("psql '%s' -c 'SELECT count(*) FROM %s'", shown, d.tables.Outbox)
 	// Distributors append their own number to the version.
 	version, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), " ")
-	d.detail = fmt.Sprintf("%s  version %s (%s)", d.shown, version, note)
+	d.detail = fmt.Sprintf("%s  version %s (%s)", shown, version, note)
 	return nil
 }
 

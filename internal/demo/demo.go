@@ -44,7 +44,7 @@ type demo struct {
 	database  *database
 	broker    *broker
 	forwarder *task
-	writer    *oracle.Writer
+	writer    writer
 	writing   *task
 	checker   *oracle.Checker
 	meter     *meter
@@ -62,7 +62,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	d.logger = slog.New(slog.NewTextHandler(d.screen, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	defer func() { err = errors.Join(err, d.close(ctx), d.screen.broken()) }()
 
-	d.screen.printf("Events go into a PostgreSQL outbox, the forwarder moves them to Kafka, and every one is checked.\n")
+	d.screen.printf("Events go into an outbox in %s, the forwarder moves them to Kafka, and every one is checked.\n", d.product())
 	if err := d.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
 			d.screen.printf("\n  Stopped before it began.")
@@ -87,12 +87,12 @@ func (d *demo) introduce() {
 	}
 	d.screen.printf(`
   Look at it from another terminal:
-    psql '%s' -c 'SELECT count(*) FROM %s'
+    %s
     kcat -b %s -t %s -C -q -o -1 -f '%%p/%%o  %%k  %%s\n'
 
   The writer commits events on %d connections for %s keys: %s. One transaction
   in a hundred rolls back, one commits late. %s it with a verdict.
-`, d.database.shown, d.database.tables.Outbox, strings.Join(d.broker.addrs, ","), d.broker.topic,
+`, d.database.look, strings.Join(d.broker.addrs, ","), d.broker.topic,
 		writerConnections, thousands(writerKeys), rate, ends)
 }
 

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/outbox-forwarder/forwarder/internal/oracle"
 )
 
 // end stops the writer, lets the forwarder deliver the rest and stop, and judges. ctx has
@@ -38,7 +36,7 @@ func (d *demo) drain(ctx context.Context) error {
 	defer look.Stop()
 	defer tick.Stop()
 	for {
-		left, err := oracle.Left(ctx, d.database.url, d.database.tables)
+		left, err := d.database.left(ctx)
 		if err != nil {
 			return err
 		}
@@ -62,7 +60,7 @@ func (d *demo) drain(ctx context.Context) error {
 func (d *demo) judge(ctx context.Context) (result, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reachLimit)
 	defer cancel()
-	ledger, err := oracle.ReadLedger(ctx, d.database.url, d.database.tables)
+	ledger, err := d.database.readLedger(ctx)
 	if err != nil {
 		return result{}, err
 	}
@@ -70,7 +68,7 @@ func (d *demo) judge(ctx context.Context) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	left, err := oracle.Left(ctx, d.database.url, d.database.tables)
+	left, err := d.database.left(ctx)
 	if err != nil {
 		return result{}, err
 	}

@@ -15,7 +15,7 @@ func (d *demo) prepare(ctx context.Context) error {
 		name, doing string
 		do          func(context.Context) (string, error)
 	}{
-		{"PostgreSQL", d.either(d.cfg.SourceURL != "", "preparing PostgreSQL", "starting PostgreSQL"), d.openDatabase},
+		{d.product(), d.either(d.cfg.SourceURL != "", "preparing "+d.product(), "starting "+d.product()), d.openDatabase},
 		{"Kafka", d.either(len(d.cfg.Brokers) > 0, "preparing Kafka", "starting a Kafka broker"), d.openBroker},
 		{"Outbox", "creating the outbox", d.createOutbox},
 		{"Forwarder", "starting the forwarder", d.startForwarder},
@@ -27,6 +27,13 @@ func (d *demo) prepare(ctx context.Context) error {
 	return d.startWork(ctx)
 }
 
+func (d *demo) product() string {
+	if isMongo(d.cfg.SourceURL) {
+		return "MongoDB"
+	}
+	return "PostgreSQL"
+}
+
 func (d *demo) either(given bool, ifGiven, otherwise string) string {
 	if given {
 		return ifGiven
@@ -36,9 +43,13 @@ func (d *demo) either(given bool, ifGiven, otherwise string) string {
 
 func (d *demo) openDatabase(ctx context.Context) (detail string, err error) {
 	if d.cfg.SourceURL != "" {
+		use := useDatabase
+		if isMongo(d.cfg.SourceURL) {
+			use = useMongo
+		}
 		ctx, cancel := context.WithTimeout(ctx, reachLimit)
 		defer cancel()
-		d.database, err = useDatabase(ctx, d.cfg.SourceURL)
+		d.database, err = use(ctx, d.cfg.SourceURL)
 	} else {
 		// What is fetched is told in plain words.
 		bare := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -86,10 +97,10 @@ func (d *demo) createOutbox(ctx context.Context) (detail string, err error) {
 	if err := d.cfg.Init(ctx, d.target()); err != nil {
 		return "", err
 	}
-	if err := oracle.CreateLedger(ctx, d.database.url, d.database.tables); err != nil {
+	if err := d.database.createLedger(ctx); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("table %s, and %s to know what was committed", d.database.tables.Outbox, d.database.tables.Ledger), nil
+	return fmt.Sprintf("%s %s, and %s to know what was committed", d.database.kind, d.database.tables.Outbox, d.database.tables.Ledger), nil
 }
 
 func (d *demo) startForwarder(ctx context.Context) (detail string, err error) {
@@ -122,13 +133,13 @@ func (d *demo) startWork(ctx context.Context) (err error) {
 	watch := &oracle.Stopwatch{}
 	topics := []string{d.broker.topic}
 	d.checker, err = oracle.StartChecker(oracle.CheckerConfig{
-		Brokers: d.broker.addrs, Topics: topics, Stopwatch: watch, History: checkerHistory,
+		Brokers: d.broker.addrs, Topics: topics, Stopwatch: watch, History: checkerHistory, NamedRows: isMongo(d.database.url),
 	})
 	if err != nil {
 		return err
 	}
 	d.closers = append(d.closers, func(context.Context) error { d.checker.Stop(); return nil })
-	d.writer, err = oracle.NewWriter(oracle.WriterConfig{
+	d.writer, err = d.database.newWriter(oracle.WriterConfig{
 		URL: d.database.url, Tables: d.database.tables, Topics: topics,
 		Connections: writerConnections, Keys: writerKeys,
 		// What rolls back is written on top, so that the rate is that of committed events.

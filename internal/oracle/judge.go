@@ -27,7 +27,8 @@ type header struct {
 // clock or network; the Checker feeds it under a lock.
 type judge struct {
 	seed    maphash.Seed
-	history int // fingerprints kept for a stream, 0 for all
+	history int  // fingerprints kept for a stream, 0 for all
+	named   bool // see CheckerConfig.NamedRows
 	streams map[string]map[string]*stream
 	sum     tally
 	faults  []string
@@ -60,8 +61,8 @@ const maxFaults = 12
 // was damaged, and filling the gap would take the memory of the checker with it.
 const maxGap = 1 << 22
 
-func newJudge(history int) *judge {
-	return &judge{seed: maphash.MakeSeed(), history: history, streams: map[string]map[string]*stream{}}
+func newJudge(history int, named bool) *judge {
+	return &judge{seed: maphash.MakeSeed(), history: history, named: named, streams: map[string]map[string]*stream{}}
 }
 
 // observe takes the next record of a partition. It returns the event and whether this was
@@ -134,8 +135,15 @@ func (j *judge) newest(s *stream, r *record, e event, print uint64) {
 }
 
 // checkID demands one decimal id header, higher than that of the event before: the writer
-// takes a key's lock before its row takes an id.
+// takes a key's lock before its row takes an id. Where rows have names it demands one.
 func (j *judge) checkID(s *stream, r *record, e event) {
+	if j.named {
+		if r.idHeaders != 1 || r.id == "" {
+			j.sum.badIDs++
+			j.fault(r, e, "%d id headers, the last one %q, want one name", r.idHeaders, r.id)
+		}
+		return
+	}
 	id, err := strconv.ParseInt(r.id, 10, 64)
 	if err != nil || r.idHeaders != 1 || strconv.FormatInt(id, 10) != r.id {
 		j.sum.badIDs++
