@@ -34,10 +34,11 @@ func (d mongoDatabase) open(ctx context.Context) (store, error) {
 	switch {
 	case d.cfg.Mode == config.ModePoll:
 		return opened(mongo.Open(ctx, d.config()))
-	case d.cfg.Checkpoint == config.CheckpointNone:
+	case d.exclusive():
+		return opened(mongo.OpenDurable(ctx, d.config()))
+	default:
 		return opened(mongo.OpenStream(ctx, d.config()))
 	}
-	return nil, &source.SetupError{Problems: []string{"checkpoint: durable is not there yet: use none"}}
 }
 
 func (d mongoDatabase) leases() leases { return mongo.NewLeases(d.config()) }

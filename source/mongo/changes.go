@@ -64,7 +64,7 @@ func (c Config) pipeline() driver.Pipeline {
 func (c *changes) open(ctx context.Context) error {
 	opts := options.ChangeStream().SetMaxAwaitTime(awaitChanges)
 	if c.token != nil {
-		opts.SetResumeAfter(c.token)
+		opts.SetStartAfter(c.token) // which also goes on behind the end of a collection
 	} else {
 		opts.SetStartAtOperationTime(&c.start)
 	}
@@ -105,7 +105,9 @@ func (c *changes) next(ctx context.Context) (got change, ok bool, err error) {
 		ok := c.stream.TryNext(once)
 		cancel()
 		if err := c.stream.Err(); err != nil {
-			err = c.classify(ctx, err)
+			if err = c.classify(ctx, err); code(err) == invalidToken {
+				err = &interruptedError{err} // the driver cannot go on behind the end of a collection
+			}
 			c.close()
 			return change{}, false, err
 		}

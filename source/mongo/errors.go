@@ -25,6 +25,7 @@ const (
 	cursorKilled         = 237
 	snapshotTooOld       = 239
 	snapshotUnavailable  = 246
+	invalidToken         = 260
 	fatalStreamError     = 280
 	historyLost          = 286
 	notPrimary           = 10107

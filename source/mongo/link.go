@@ -62,6 +62,7 @@ func (l *link) keep(ctx context.Context, follow func(context.Context) error) {
 const (
 	causeLost        = "lost"
 	causeInterrupted = "interrupted"
+	causeRecord      = "record"
 )
 
 // lost notes why there is no change stream, and says so.
@@ -97,13 +98,22 @@ func (l *link) gained() {
 	l.log.Recovered(causeLost, "the outbox is streamed again")
 }
 
-// resumed notes that a change stream goes on.
+// resumed counts that a change stream went on after an interruption.
 func (l *link) resumed() {
-	l.set(true, "", false)
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.again++
-	l.mu.Unlock()
-	l.log.Recovered(causeInterrupted, "the change stream goes on")
+}
+
+// idle notes that there is nothing to stream for us.
+func (l *link) idle(why string) { l.set(false, why, false) }
+
+// wait notes what the change stream waits for, before it is there.
+func (l *link) wait(what string) { l.set(false, what, false) }
+
+// warn says something about the outbox, at most once in a while for each cause.
+func (l *link) warn(ctx context.Context, cause, what string, args ...any) {
+	l.log.Log(ctx, slog.LevelWarn, cause, what, append([]any{"collection", l.src.Table()}, args...)...)
 }
 
 func (l *link) set(streaming bool, waits string, broken bool) {
@@ -121,10 +131,16 @@ func (l *link) set(streaming bool, waits string, broken bool) {
 // heard notes that the server has answered, with a change of that time if there is one.
 func (l *link) heard(at bson.Timestamp) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.lastHeard = time.Now()
 	if !at.IsZero() {
 		l.lastTime = at
+	}
+	streaming := l.streaming
+	l.mu.Unlock()
+	if !streaming {
+		l.set(true, "", false)
+		l.log.Recovered(causeInterrupted, "the change stream goes on")
+		l.log.Recovered(causeLost, "the outbox is streamed again")
 	}
 }
 

@@ -116,6 +116,32 @@ func (r *registry) told(doc []byte, keyless bool, born uint64) int64 {
 	return h.id
 }
 
+// fresh gives a document another number than it may have: it was inserted again.
+func (r *registry) fresh(doc []byte) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.create(string(doc), false).id
+}
+
+// numbers returns the numbers of documents, by docKey.
+func (r *registry) numbers() map[string]int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make(map[string]int64, len(r.byDoc))
+	for doc, h := range r.byDoc {
+		all[doc] = h.id
+	}
+	return all
+}
+
+// clear forgets everything: nobody has a number.
+func (r *registry) clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.byID)
+	clear(r.byDoc)
+}
+
 // maxStrays bounds the entries that are kept for what may lie beyond a page.
 const maxStrays = 1 << 15
 
@@ -140,7 +166,9 @@ func (r *registry) end(covered bool, shown uint64) {
 func (r *registry) forget(id int64) {
 	if h := r.byID[id]; h != nil {
 		delete(r.byID, id)
-		delete(r.byDoc, h.doc)
+		if r.byDoc[h.doc] == h {
+			delete(r.byDoc, h.doc)
+		}
 	}
 }
 

@@ -45,6 +45,15 @@ func (t table) Read(ctx context.Context, read *source.Read) (*source.Page, error
 // OpenStream is Open, and checks that the outbox can be streamed. A source.SetupError lists
 // everything that no retry mends.
 func OpenStream(ctx context.Context, cfg Config) (*Stream, error) {
+	src, err := openStreamed(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{Source: src, mirror: tail.NewMirror(tail.Config{Head: true}, table{src}), link: newLink(src)}, nil
+}
+
+// openStreamed opens an outbox that has a change stream.
+func openStreamed(ctx context.Context, cfg Config) (*Source, error) {
 	cfg.Stream = true
 	src, err := Open(ctx, cfg)
 	if err != nil {
@@ -54,7 +63,7 @@ func OpenStream(ctx context.Context, cfg Config) (*Stream, error) {
 		src.Close()
 		return nil, err
 	}
-	return &Stream{Source: src, mirror: tail.NewMirror(tail.Config{Head: true}, table{src}), link: newLink(src)}, nil
+	return src, nil
 }
 
 // checkStream tries to open a change stream.

@@ -50,6 +50,7 @@ type world struct {
 	db     *driver.Database
 	outbox *driver.Collection
 	logged *logText
+	opened func() // called by durable when the outbox is open; nil for nothing
 }
 
 // newWorld makes a database with an outbox in it, as Init makes it.
