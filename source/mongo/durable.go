@@ -49,6 +49,7 @@ func OpenDurable(ctx context.Context, cfg Config) (*Durable, error) {
 	}
 	d := &Durable{Source: src, link: newLink(src), custody: custody.New(), keeper: newKeeper(src)}
 	d.log = tail.NewLog[string](tail.LogConfig{}, src.Delete)
+	d.link.idle(notOurs)
 	return d, nil
 }
 
@@ -89,10 +90,13 @@ func (d *Durable) Run(ctx context.Context) error {
 		}
 		d.link.keep(held, d.follow)
 		d.log.Reset(false)
-		d.link.idle("the lanes belong to another replica")
+		d.link.idle(notOurs)
 		d.custody.Release()
 	}
 }
+
+// notOurs is why a replica that stands by does not stream.
+const notOurs = "the lanes belong to another replica"
 
 // remakeEvery is how often a position that is of no use is given up at most.
 const remakeEvery = 10 * time.Second
