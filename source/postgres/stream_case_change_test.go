@@ -83,7 +83,6 @@ func TestC44PublicationChanges(t *testing.T) {
 	for name, c := range map[string]struct{ harm, mend, words string }{
 		"dropped":       {drop, create, "there is no publication"},
 		"table removed": {without, with, "public.outbox is not in publication"},
-		"only deletes":  {"ALTER PUBLICATION outbox_publication SET (publish = 'delete')", "ALTER PUBLICATION outbox_publication SET (publish = 'insert')", "does not publish inserts"},
 		"filtered":      {without + "; " + with + " WHERE (id < 0)", without + "; " + with, "leaves out rows of public.outbox by a filter"},
 		"columns":       {without + "; " + with + " (id, topic, key)", without + "; " + with, `payload`},
 	} {
@@ -191,6 +190,9 @@ func TestC47PartitionsChange(t *testing.T) {
 // TestC44BetweenTwoLooks: a publication that left rows out for a moment, too short to be noticed,
 // loses none: the table is read at least every 30 s.
 func TestC44BetweenTwoLooks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for 30 s")
+	}
 	t.Parallel()
 	w := newWorld(t, outbox)
 	w.publish()
