@@ -122,7 +122,7 @@ func TestDurableUnderLoad(t *testing.T) {
 	w.write(2, 10)
 	sink := &recorder{}
 	first := w.durable(sink, nil)
-	end := w.cut()
+	end := w.keepCutting()
 	writing := make(chan struct{})
 	go func() {
 		defer close(writing)

@@ -234,8 +234,8 @@ func firstDifference(got, want []string) string {
 	return fmt.Sprintf("equal up to number %d", min(len(got), len(want)))
 }
 
-// cut ends the replication connections of the test's database again and again, until end is called.
-func (w *world) cut() (end func()) {
+// keepCutting ends the replication connections of the test's database again and again, until end is called.
+func (w *world) keepCutting() (end func()) {
 	conn := w.session()
 	cutting, stop := context.WithCancel(context.Background())
 	var cutter sync.WaitGroup
@@ -265,7 +265,7 @@ func TestStreamUnderLoad(t *testing.T) {
 	w.publish()
 	w.write(2, 10) // there is something before the stream
 	st := w.stream()
-	end := w.cut()
+	end := w.keepCutting()
 	w.write(6, 150)
 	end()
 	eventually(t, "the outbox is empty", func() bool { return w.rows() == 0 })
