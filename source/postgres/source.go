@@ -107,7 +107,7 @@ func prepare(ccfg *pgx.ConnConfig, cfg Config) {
 func settle(ctx context.Context, conn *pgx.Conn, timeout time.Duration) error {
 	_, err := conn.Exec(ctx, `
 		SELECT set_config(name, value, false) FROM (VALUES
-			('statement_timeout', $1), ('lock_timeout', $1), ('idle_in_transaction_session_timeout', '60s'),
+			('statement_timeout', $1), ('lock_timeout', $1), ('idle_in_transaction_session_timeout', '60s'), ('idle_session_timeout', '0'),
 			('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off'),
 			('client_encoding', 'UTF8'), ('DateStyle', 'ISO'), ('extra_float_digits', '1'), ('bytea_output', 'hex'),
 			('search_path', ''), ('jit', 'off'), ('max_parallel_workers_per_gather', '0')

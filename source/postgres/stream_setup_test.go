@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 )
@@ -70,9 +71,11 @@ func TestC43StreamSettings(t *testing.T) {
 		w.publish()
 		name, login := w.role("REPLICATION")
 		w.exec("GRANT ALL ON ALL TABLES IN SCHEMA public TO " + name)
-		w.exec("ALTER ROLE " + name + " SET statement_timeout = '50ms'; ALTER ROLE " + name + " SET idle_session_timeout = '50ms'")
+		w.exec("ALTER ROLE " + name + " SET statement_timeout = '50ms'; ALTER ROLE " + name + " SET idle_session_timeout = '2s'")
 		st := w.stream(func(c *Config) { c.URL = login })
 		st.live()
+		ended := time.Now().Add(3 * time.Second)
+		eventually(t, "the role's time is over", func() bool { return time.Now().After(ended) })
 		w.exec("INSERT INTO outbox (topic) VALUES ('t')")
 		eventually(t, "the row is delivered", func() bool { return st.sink.count() == 1 })
 		if begun := st.Stats().Begun; begun != 1 {
