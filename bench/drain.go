@@ -8,163 +8,192 @@ import (
 	"slices"
 	"text/tabwriter"
 	"time"
-
-	"github.com/outbox-forwarder/forwarder/internal/oracle"
 )
+
+// backlog is what is drained.
+type backlog struct {
+	title string
+	keys  int
+	// held says that the program is ready and suspended while the events are committed, in
+	// transactions of smallTransaction rows, and is measured from its release: so a program that
+	// follows the database's log gets all of them from there, and all programs begin at the same
+	// moment. Otherwise the events are there before the program starts.
+	held bool
+}
 
 // drained is one measured drain.
 type drained struct {
-	first, total time.Duration // from the start to the first record, and to the empty table
+	first, total time.Duration // from the start or the release to the first record, and to the empty outbox
 	peak         int64
+	reads        float64 // of the table, in spite of a log
 	usage
 }
 
-// rate is in events a second from the first record to the empty table; start-up is shown by
+// rate is in events a second from the first record to the empty outbox; start-up is shown by
 // itself.
 func (d drained) rate(events int) float64 {
 	return float64(events) / (d.total - d.first).Seconds()
 }
 
-// compare drains preloaded outboxes by pipe and forwarder in turns.
-func (s *stage) compare(ctx context.Context, title string, keys int) error {
-	if !s.warm {
+// compare drains an outbox by the pipe and by modes of the forwarder, in turns.
+func (s *stage) compare(ctx context.Context, db outbox, b backlog, forwarders []program) error {
+	if !s.warm[db] {
 		// The broker's first hundred thousand records cost twice what later ones do.
 		progress("warming up")
-		if _, err := s.drain(ctx, "pipe", keys); err != nil {
+		if _, err := s.drain(ctx, db, pipe, b); err != nil {
 			return fmt.Errorf("warming up: %w", err)
 		}
-		s.warm = true
+		s.warm[db] = true
 	}
-	programs := []string{"pipe", "forwarder"}
+	events := db.size()
+	programs := append([]program{pipe}, forwarders...)
 	results := map[string][]drained{}
 	for run := range s.runs {
-		for _, name := range programs {
-			d, err := s.drain(ctx, name, keys)
+		for _, p := range programs {
+			d, err := s.drain(ctx, db, p, b)
 			if err != nil {
-				return fmt.Errorf("draining by the %s: %w", name, err)
+				return fmt.Errorf("draining by %s: %w", p.name, err)
 			}
-			progress("%s, run %d of %d: %s %.0f events/s, exact", title, run+1, s.runs, name, d.rate(s.events))
-			results[name] = append(results[name], d)
+			progress("%s, %s, run %d of %d: %s %.0f events/s, %.0f reads of the table besides the log, exact",
+				db.name(), b.title, run+1, s.runs, p.name, d.rate(events), d.reads)
+			results[p.name] = append(results[p.name], d)
 		}
 	}
-	fmt.Printf("\n%s: %d events of %d bytes, %d keys, %d partitions, median of %d runs in turns\n",
-		title, s.events, s.payload, keys, s.partitions, s.runs)
+	fmt.Printf("\n%s, %s: %d events of %d bytes, %d keys, %d partitions, median of %d runs in turns\n",
+		db.name(), b.title, events, s.payload, b.keys, s.partitions, s.runs)
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\tevents/s\tlowest\thighest\tstart-up ms\tCPU s\tPostgreSQL CPU s\tKafka CPU s\tpeak MiB\tstatements/1000 events\tWAL bytes/event\t")
-	for _, name := range programs {
-		s.row(t, name, results[name])
+	fmt.Fprintf(t, "\tevents/s\tlowest\thighest\tstart-up ms\tCPU µs/event\t%s CPU µs/event\tKafka CPU µs/event\tpeak MiB\t", db.name())
+	for _, name := range db.counters() {
+		fmt.Fprintf(t, "%s/event\t", name)
+	}
+	fmt.Fprintln(t)
+	for _, p := range programs {
+		drainRow(t, p.name, results[p.name], events)
 	}
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("printing: %w", err)
 	}
-	ratio := func(of func(drained) float64) float64 {
-		return median(results["forwarder"], of) / median(results["pipe"], of)
+	for _, p := range forwarders {
+		ratio := func(of func(drained) float64) float64 {
+			return median(results[p.name], of) / median(results[pipe.name], of)
+		}
+		fmt.Printf("ratio %s/pipe: %.2f; with start-up %.2f; CPU of all processes %.2f\n", p.name,
+			ratio(func(d drained) float64 { return d.rate(events) }),
+			ratio(func(d drained) float64 { return 1 / d.total.Seconds() }),
+			ratio(func(d drained) float64 { return (d.subject + d.database + d.kafka).Seconds() }))
 	}
-	fmt.Printf("ratio forwarder/pipe: %.2f; with start-up %.2f\n",
-		ratio(func(d drained) float64 { return d.rate(s.events) }),
-		ratio(func(d drained) float64 { return float64(s.events) / d.total.Seconds() }))
 	return nil
 }
 
-func (s *stage) row(t *tabwriter.Writer, name string, runs []drained) {
+func drainRow(t *tabwriter.Writer, name string, runs []drained, events int) {
 	of := func(f func(drained) float64) float64 { return median(runs, f) }
-	rate := func(d drained) float64 { return d.rate(s.events) }
-	slowest := slices.MinFunc(runs, func(a, b drained) int { return int(rate(a) - rate(b)) })
-	fastest := slices.MaxFunc(runs, func(a, b drained) int { return int(rate(a) - rate(b)) })
-	statements := "not counted"
-	if s.counted {
-		statements = fmt.Sprintf("%.2f", of(func(d drained) float64 { return 1000 * float64(d.statements) / float64(s.events) }))
+	rate := func(d drained) float64 { return d.rate(events) }
+	var rates []float64
+	for _, d := range runs {
+		rates = append(rates, rate(d))
 	}
-	fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.2f\t%.2f\t%.2f\t%.0f\t%s\t%.0f\t\n", name,
-		of(rate), rate(slowest), rate(fastest),
+	each := func(f func(drained) time.Duration) float64 {
+		return of(func(d drained) float64 { return f(d).Seconds() * 1e6 / float64(events) })
+	}
+	fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.2f\t%.2f\t%.2f\t%.0f\t", name,
+		of(rate), slices.Min(rates), slices.Max(rates),
 		of(func(d drained) float64 { return float64(d.first.Milliseconds()) }),
-		of(func(d drained) float64 { return d.subject.Seconds() }),
-		of(func(d drained) float64 { return d.postgres.Seconds() }),
-		of(func(d drained) float64 { return d.kafka.Seconds() }),
-		of(func(d drained) float64 { return float64(d.peak) / (1 << 20) }),
-		statements,
-		of(func(d drained) float64 { return float64(d.wal) / float64(s.events) }))
+		each(func(d drained) time.Duration { return d.subject }),
+		each(func(d drained) time.Duration { return d.database }),
+		each(func(d drained) time.Duration { return d.kafka }),
+		of(func(d drained) float64 { return float64(d.peak) / (1 << 20) }))
+	for i := range runs[0].counts {
+		fmt.Fprintf(t, "%.3g\t", of(func(d drained) float64 { return float64(d.counts[i]) / float64(events) }))
+	}
+	fmt.Fprintln(t)
 }
 
-// drain measures one program on one preloaded outbox, and checks that it was exact.
-func (s *stage) drain(ctx context.Context, name string, keys int) (d drained, err error) {
-	topic, err := s.set(ctx)
+// drain measures one program on one backlog, and checks that it was exact.
+func (s *stage) drain(ctx context.Context, db outbox, p program, b backlog) (d drained, err error) {
+	topic, err := s.set(ctx, db, p)
 	if err != nil {
 		return d, err
 	}
-	err = oracle.Preload(ctx, oracle.PreloadConfig{
-		URL: s.postgres.URL(database), Topic: topic, Events: s.events, Keys: keys, PayloadBytes: s.payload,
-	})
-	if err != nil {
+	r := &replicas{stage: s, db: db, program: p}
+	defer func() { err = errors.Join(err, r.stop()) }()
+	if b.held {
+		if r.program.name != pipe.name {
+			// It is still for longer than its leases last by default.
+			r.program.settings = append(slices.Clone(p.settings), "FORWARDER_LANES_LEASE_TTL=5m")
+		}
+		if err := r.hold(ctx); err != nil {
+			return d, err
+		}
+		defer func() { err = errors.Join(err, r.each((*subject).release)) }() // or it could not be stopped
+	}
+	if err := db.preload(ctx, b.keys, b.held); err != nil {
 		return d, err
 	}
-	if _, err := s.conn.Exec(ctx, "VACUUM ANALYZE outbox"); err != nil {
-		return d, fmt.Errorf("preparing the outbox: %w", err)
-	}
-	since, err := s.meter(ctx, nil)
+	since, err := s.meter(ctx, db, r)
 	if err != nil {
 		return d, err
 	}
 	start := time.Now()
-	p, err := s.start(name)
+	if b.held {
+		err = r.each((*subject).release)
+	} else {
+		err = r.add()
+	}
 	if err != nil {
 		return d, err
 	}
-	defer func() { err = errors.Join(err, p.stop()) }()
 	// Asking for the end of the topic costs next to nothing; looking for rows where hundreds
 	// of thousands were deleted costs milliseconds, so that begins when all are produced.
-	atLeast := func(n int64) func(context.Context) (bool, error) {
-		return func(ctx context.Context) (bool, error) {
+	atLeast := func(n int) error {
+		return await(ctx, r, func(ctx context.Context) (bool, error) {
 			produced, err := s.produced(ctx, topic)
-			return produced >= n, err
-		}
+			return produced >= int64(n), err
+		})
 	}
-	if err := await(ctx, p, atLeast(1)); err != nil {
+	if err := atLeast(1); err != nil {
 		return d, err
 	}
 	d.first = time.Since(start)
-	if err := await(ctx, p, atLeast(int64(s.events))); err != nil {
+	if err := atLeast(db.size()); err != nil {
 		return d, err
 	}
-	if err := await(ctx, p, s.empty); err != nil {
+	if err := await(ctx, r, db.empty); err != nil {
 		return d, err
 	}
 	d.total = time.Since(start)
 	if d.usage, err = since(); err != nil {
 		return d, err
 	}
-	// All of the program's time is its own, from its very start.
-	if d.subject, err = cpuTime(p.cmd.Process.Pid, false); err != nil {
+	if d.peak, err = r.peak(); err != nil {
 		return d, err
 	}
-	if d.peak, err = p.peakMemory(); err != nil {
+	if r.procs[0].admin != "" {
+		d.reads = r.procs[0].metrics(ctx)["forwarder_stream_table_reads_total"] - r.procs[0].reads
+	}
+	if err := r.stop(); err != nil {
 		return d, err
 	}
-	if err := p.stop(); err != nil {
-		return d, err
-	}
-	if err := s.exact(ctx, topic); err != nil {
-		return d, err
-	}
-	if _, err := s.admin.DeleteTopic(ctx, topic); err != nil {
-		return d, fmt.Errorf("deleting the topic: %w", err)
-	}
-	return d, nil
+	return d, s.exact(ctx, db, topic)
 }
 
-// await polls until the condition holds or the program ends.
-func await(ctx context.Context, p *subject, condition func(context.Context) (bool, error)) error {
-	for {
-		if ok, err := condition(ctx); ok || err != nil {
-			return err
-		}
-		if err := p.alive(); err != nil {
-			return err
-		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
-			return err
-		}
+// hold starts the program and suspends it once it is ready.
+func (r *replicas) hold(ctx context.Context) error {
+	if err := r.add(); err != nil {
+		return err
 	}
+	if err := r.ready(ctx); err != nil {
+		return err
+	}
+	// Until all that goes with a start is over.
+	if err := pause(ctx, r.warmUp); err != nil {
+		return err
+	}
+	return r.each(func(p *subject) error {
+		if p.admin != "" {
+			p.reads = p.metrics(ctx)["forwarder_stream_table_reads_total"]
+		}
+		return p.suspend()
+	})
 }
 
 func median(runs []drained, f func(drained) float64) float64 {

@@ -24,35 +24,21 @@ type move struct {
 // handOver measures how long lanes and their events wait when replicas come and go under an
 // even load. The longest wait of any event is what its users see of a move: the time to the
 // first record by the new owner is at most that.
-func (s *stage) handOver(ctx context.Context) (err error) {
-	topic, err := s.set(ctx)
+func (s *stage) handOver(ctx context.Context, t *table) (err error) {
+	topic, err := s.set(ctx, t, modes[t.name()][0])
 	if err != nil {
 		return err
 	}
-	var watch oracle.Stopwatch
-	writer, err := oracle.NewWriter(oracle.WriterConfig{
-		URL: s.postgres.URL(database), Topics: []string{topic}, Rate: s.rate, PayloadBytes: s.payload, Stopwatch: &watch,
-	})
+	r, err := s.startFleet(ctx, t, 2, "FORWARDER_LANES_LEASE_TTL="+s.leaseTTL.String())
 	if err != nil {
 		return err
 	}
-	checker, err := oracle.StartChecker(oracle.CheckerConfig{Brokers: s.brokers(), Topics: []string{topic}, Stopwatch: &watch})
+	defer func() { err = errors.Join(err, r.stop()) }()
+	l, err := s.write(ctx, t, topic)
 	if err != nil {
 		return err
 	}
-	defer checker.Stop()
-	r, err := s.startReplicas(ctx, 2, "FORWARDER_LANES_LEASE_TTL="+s.leaseTTL.String())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.stopAll()) }()
-	writing, stop := context.WithCancel(ctx)
-	written := make(chan error, 1)
-	go func() { written <- writer.Run(writing) }()
-	defer func() {
-		stop()
-		err = errors.Join(err, <-written)
-	}()
+	defer func() { err = errors.Join(err, l.stop()) }()
 	// Each move but a join is made by the replica that has been there for longest.
 	oldest := func(r *replicas) *subject {
 		p := r.procs[0]
@@ -68,22 +54,22 @@ func (s *stage) handOver(ctx context.Context) (err error) {
 	for run := range s.runs {
 		for _, m := range order {
 			progress("hand-over, run %d of %d: %s", run+1, s.runs, m.name)
-			if err := m.measure(ctx, r, &watch); err != nil {
+			if err := m.measure(ctx, t, r, &l.watch); err != nil {
 				return fmt.Errorf("%s: %w", m.name, err)
 			}
 		}
 	}
 	fmt.Printf("\nhand-over: %.0f events/s, 2 and 3 replicas, lanes.lease_ttl %s, seconds\n", s.rate, s.leaseTTL)
-	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\truns\tlanes balanced, median\tlongest\tlongest wait of an event, median\tlongest\ttarget\t")
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "\truns\tlanes balanced, median\tlongest\tlongest wait of an event, median\tlongest\ttarget\t")
 	for _, m := range moves {
-		fmt.Fprintf(t, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t\n", m.name, len(m.balanced),
+		fmt.Fprintf(w, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t\n", m.name, len(m.balanced),
 			middle(m.balanced).Seconds(), slices.Max(m.balanced).Seconds(), middle(m.longest).Seconds(), slices.Max(m.longest).Seconds(), m.target.Seconds())
 	}
-	return t.Flush()
+	return w.Flush()
 }
 
-func (m *move) measure(ctx context.Context, r *replicas, watch *oracle.Stopwatch) error {
+func (m *move) measure(ctx context.Context, t *table, r *replicas, watch *oracle.Stopwatch) error {
 	if err := pause(ctx, r.warmUp); err != nil {
 		return err
 	}
@@ -92,7 +78,7 @@ func (m *move) measure(ctx context.Context, r *replicas, watch *oracle.Stopwatch
 	if err := m.do(r); err != nil {
 		return err
 	}
-	if err := r.balanced(ctx); err != nil {
+	if err := t.balanced(ctx, r); err != nil {
 		return err
 	}
 	m.balanced = append(m.balanced, time.Since(begun))

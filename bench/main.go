@@ -1,13 +1,17 @@
-// Command bench measures the built forwarder on a real PostgreSQL and a real Kafka, both
-// started for the purpose. It owns no promise about time: it prints what it measured, and
+// Command bench measures the built forwarder on a real PostgreSQL or MongoDB and a real Kafka,
+// all started for the purpose. It owns no promise about time: it prints what it measured, and
 // fails only when a drained topic is not exact.
 //
-//	drain   a preloaded outbox of many keys, beside a bare pipe (bench/pipe) in turns
-//	hot     the same with 10 keys
-//	steady  1,000 single-row transactions a second: time from commit to consumed
-//	idle    statements a second with nothing to do
+//	drain     a preloaded outbox of many keys, polled, beside a bare pipe (bench/pipe) in turns
+//	hot       the same with 10 keys
+//	streamed  rows that are committed while the programs are ready and suspended, in transactions
+//	          of 1,000, in all modes beside the pipe, each measured from its release
+//	steady    1,000 single-row transactions a second: time from commit to consumed, and processor
+//	          time for an event, in all modes and with the writers alone
+//	idle      statements a second with nothing to do, in all modes
 //
-// and several replicas:
+// the same in MongoDB, under the names mongo-drain and so on, and several replicas that poll
+// PostgreSQL:
 //
 //	handover  how long lanes and events wait when replicas join, stop and crash
 //	fleet     what leasing costs the database while four replicas have nothing to do
@@ -41,16 +45,22 @@ type options struct {
 	steadyFor, warmUp, idleFor        time.Duration
 	leaseTTL                          time.Duration
 	ackDelays                         []time.Duration
-	only                              []string
+	documents                         int
+	modes, only                       []string
 }
 
-var sections = []string{"drain", "hot", "steady", "idle", "handover", "fleet", "scale"}
+// sections are what can be measured, in the order in which it is.
+var sections = []string{
+	"drain", "hot", "streamed", "steady", "idle", "handover", "fleet", "scale",
+	"mongo-drain", "mongo-hot", "mongo-streamed", "mongo-steady", "mongo-idle",
+}
 
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.IntVar(&o.events, "events", 300_000, "events in the preloaded outbox")
-	f.IntVar(&o.runs, "runs", 3, "runs of each of the two programs; the median counts")
+	f.IntVar(&o.documents, "documents", 200_000, "events in the preloaded outbox in MongoDB")
+	f.IntVar(&o.runs, "runs", 3, "runs of each program in a drain; the median counts")
 	f.IntVar(&o.payload, "payload", 200, "bytes of a payload")
 	f.IntVar(&o.partitions, "partitions", 12, "partitions of the topic")
 	f.IntVar(&o.keys, "keys", 100_000, "keys of the drain")
@@ -61,6 +71,7 @@ func parse(args []string) (options, error) {
 	f.DurationVar(&o.idleFor, "idle", 10*time.Second, "length of the idle measurement")
 	f.DurationVar(&o.leaseTTL, "lease-ttl", 10*time.Second, "lanes.lease_ttl of the hand-overs")
 	ackDelays := f.String("ack-delays", "0s,50ms,1s", "how late acknowledgements are while replicas are added")
+	modes := f.String("modes", "", "modes of the forwarder, of poll,stream,durable; those of the section when empty")
 	only := f.String("only", "", "one or more of "+strings.Join(sections, ",")+"; all when empty")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -72,6 +83,14 @@ func parse(args []string) (options, error) {
 		}
 		o.ackDelays = append(o.ackDelays, d)
 	}
+	if *modes != "" {
+		o.modes = strings.Split(*modes, ",")
+	}
+	for _, name := range o.modes {
+		if !slices.Contains(allModes, name) {
+			return o, fmt.Errorf("-modes %s: want some of %s", *modes, strings.Join(allModes, ","))
+		}
+	}
 	o.only = sections
 	if *only != "" {
 		o.only = strings.Split(*only, ",")
@@ -81,7 +100,7 @@ func parse(args []string) (options, error) {
 			return o, fmt.Errorf("-only %s: want some of %s", name, strings.Join(sections, ","))
 		}
 	}
-	if f.NArg() > 0 || o.events < 1 || o.runs < 1 || o.keys < 1 || o.hotKeys < 1 || o.partitions < 1 || o.rate <= 0 {
+	if f.NArg() > 0 || o.events < 1 || o.documents < 1 || o.runs < 1 || o.keys < 1 || o.hotKeys < 1 || o.partitions < 1 || o.rate <= 0 {
 		return o, errors.New("counts and rates must be positive, and there are no arguments besides the flags")
 	}
 	return o, nil
@@ -120,35 +139,57 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	progress("starting PostgreSQL and Kafka")
+	progress("starting Kafka")
 	s, err := newStage(ctx, o, forwarder, pipe)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	for _, name := range o.only {
-		var section func(context.Context) error
-		switch name {
-		case "drain":
-			section = func(ctx context.Context) error { return s.compare(ctx, "drain", o.keys) }
-		case "hot":
-			section = func(ctx context.Context) error { return s.compare(ctx, "hot keys", o.hotKeys) }
-		case "steady":
-			section = s.steady
-		case "idle":
-			section = s.idle
-		case "handover":
-			section = s.handOver
-		case "fleet":
-			section = s.idleFleet
-		case "scale":
-			section = s.scale
-		}
-		if err := section(ctx); err != nil {
+		if err := s.section(ctx, name); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// section measures what a section is about.
+func (s *stage) section(ctx context.Context, name string) error {
+	var db outbox
+	name, mongo := strings.CutPrefix(name, "mongo-")
+	if mongo {
+		c, err := s.mongo(ctx)
+		if err != nil {
+			return err
+		}
+		db = c
+	} else {
+		t, err := s.postgres(ctx)
+		if err != nil {
+			return err
+		}
+		switch name {
+		case "handover":
+			return s.handOver(ctx, t)
+		case "fleet":
+			return s.idleFleet(ctx, t)
+		case "scale":
+			return s.scale(ctx, t)
+		}
+		db = t
+	}
+	switch name {
+	case "drain":
+		return s.compare(ctx, db, backlog{title: "drain", keys: s.keys}, s.chosen(db, "poll"))
+	case "hot":
+		return s.compare(ctx, db, backlog{title: "hot keys", keys: s.hotKeys}, s.chosen(db, "poll"))
+	case "streamed":
+		return s.compare(ctx, db, backlog{title: "streamed", keys: s.keys, held: true}, s.chosen(db, allModes...))
+	case "steady":
+		return s.steady(ctx, db, s.chosen(db, allModes...))
+	default:
+		return s.idle(ctx, db, s.chosen(db, allModes...))
+	}
 }
 
 func build(ctx context.Context, dir, name, pkg string) (string, error) {

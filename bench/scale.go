@@ -11,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/outbox-forwarder/forwarder/internal/oracle"
 	"github.com/outbox-forwarder/forwarder/internal/proxy"
 	"github.com/outbox-forwarder/forwarder/internal/servers"
 )
@@ -26,7 +25,7 @@ type shared struct {
 // replicas can be faster only where waiting is the limit, and a replica hides much of it: it has
 // tens of thousands of events in flight. Acknowledgements that come at once show what sharing
 // costs.
-func (s *stage) scale(ctx context.Context) error {
+func (s *stage) scale(ctx context.Context, t *table) error {
 	late, err := proxy.StartKafka()
 	if err != nil {
 		return err
@@ -38,7 +37,7 @@ func (s *stage) scale(ctx context.Context) error {
 	}
 	defer restore()
 	progress("warming up")
-	if _, err := s.drainBy(ctx, 1); err != nil {
+	if _, err := s.drainBy(ctx, t, 1); err != nil {
 		return fmt.Errorf("warming up: %w", err)
 	}
 	counts := []int{1, 2, 4}
@@ -47,7 +46,7 @@ func (s *stage) scale(ctx context.Context) error {
 		results := map[int][]shared{}
 		for run := range s.runs {
 			for _, n := range counts {
-				d, err := s.drainBy(ctx, n)
+				d, err := s.drainBy(ctx, t, n)
 				if err != nil {
 					return fmt.Errorf("draining by %d replicas: %w", n, err)
 				}
@@ -66,8 +65,8 @@ func (s *stage) scale(ctx context.Context) error {
 func (s *stage) printScale(delay time.Duration, counts []int, results map[int][]shared) error {
 	fmt.Printf("\nscale: %d events of %d bytes, %d keys, %d partitions, acknowledgements %s late, median of %d runs in turns\n",
 		s.events, s.payload, s.keys, s.partitions, delay, s.runs)
-	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "replicas\tevents/s\tof one\tCPU µs/event\tof one\tPostgreSQL CPU µs/event\tof one\t")
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "replicas\tevents/s\tof one\tCPU µs/event\tof one\tPostgreSQL CPU µs/event\tof one\t")
 	of := func(n int, f func(shared) time.Duration) float64 {
 		var list []time.Duration
 		for _, d := range results[n] {
@@ -79,11 +78,11 @@ func (s *stage) printScale(delay time.Duration, counts []int, results map[int][]
 	cpu := func(d shared) time.Duration { return d.cpu }
 	postgres := func(d shared) time.Duration { return d.postgres }
 	for _, n := range counts {
-		fmt.Fprintf(t, "%d\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", n,
+		fmt.Fprintf(w, "%d\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", n,
 			float64(time.Second)/of(n, total), of(1, total)/of(n, total),
 			of(n, cpu)/1000, of(n, cpu)/of(1, cpu), of(n, postgres)/1000, of(n, postgres)/of(1, postgres))
 	}
-	return t.Flush()
+	return w.Flush()
 }
 
 // behind starts a broker behind the proxy and makes it the stage's until restore is called.
@@ -112,28 +111,21 @@ func (s *stage) behind(ctx context.Context, p *proxy.Proxy) (restore func(), err
 
 // drainBy measures n replicas on one preloaded outbox, from the commit of its rows to the empty
 // table, and checks that they were exact.
-func (s *stage) drainBy(ctx context.Context, n int) (d shared, err error) {
-	topic, err := s.set(ctx)
+func (s *stage) drainBy(ctx context.Context, t *table, n int) (d shared, err error) {
+	topic, err := s.set(ctx, t, modes[t.name()][0])
 	if err != nil {
 		return d, err
 	}
-	r, err := s.startReplicas(ctx, n)
+	r, err := s.startFleet(ctx, t, n)
 	if err != nil {
 		return d, err
 	}
-	defer func() { err = errors.Join(err, r.stopAll()) }()
-	err = oracle.Preload(ctx, oracle.PreloadConfig{
-		URL: s.postgres.URL(database), Topic: topic, Events: s.events, Keys: s.keys, PayloadBytes: s.payload,
-	})
-	if err != nil {
+	defer func() { err = errors.Join(err, r.stop()) }()
+	if err := t.fill(ctx, s.keys, false); err != nil {
 		return d, err
 	}
 	begun := time.Now()
-	cpu, err := r.cpu()
-	if err != nil {
-		return d, err
-	}
-	since, err := s.meter(ctx, nil)
+	since, err := s.meter(ctx, t, r)
 	if err != nil {
 		return d, err
 	}
@@ -142,30 +134,19 @@ func (s *stage) drainBy(ctx context.Context, n int) (d shared, err error) {
 		if err != nil || produced < int64(s.events) {
 			return false, err
 		}
-		return s.empty(ctx)
+		return t.empty(ctx)
 	}
-	if err := await(ctx, r.procs[0], drained); err != nil {
+	if err := await(ctx, r, drained); err != nil {
 		return d, err
 	}
-	d.total = time.Since(begun)
-	after, err := r.cpu()
-	if err != nil {
-		return d, err
-	}
-	d.cpu = after - cpu
+	total := time.Since(begun)
 	used, err := since()
 	if err != nil {
 		return d, err
 	}
-	d.postgres = used.postgres
-	if err := r.stopAll(); err != nil {
+	d = shared{total: total, cpu: used.subject, postgres: used.database}
+	if err := r.stop(); err != nil {
 		return d, err
 	}
-	if err := s.exact(ctx, topic); err != nil {
-		return d, err
-	}
-	if _, err := s.admin.DeleteTopic(ctx, topic); err != nil {
-		return d, fmt.Errorf("deleting the topic: %w", err)
-	}
-	return d, nil
+	return d, s.exact(ctx, t, topic)
 }

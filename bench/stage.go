@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -14,144 +15,95 @@ import (
 	"github.com/outbox-forwarder/forwarder/internal/servers"
 )
 
-// stage holds the servers and the sessions that watch them. The programs under measurement
-// connect as a role of their own, which tells their statements from ours.
+// stage holds the servers and the sessions that watch them. A database is started when its
+// first section is measured.
 type stage struct {
 	options
-	programs map[string]string // by name, the path
+	forwarder, pipe string // paths of the programs
 
-	postgres *servers.Postgres
-	kafka    *servers.Kafka
-	admin    *kadm.Client
-	conn     *pgx.Conn // in database bench
-	counted  bool      // pg_stat_statements is there
-	topics   int       // made so far
-	warm     bool      // a drain has warmed up the servers
+	table      *table      // nil before it is started
+	collection *collection // nil before it is started
+	kafka      *servers.Kafka
+	admin      *kadm.Client
+	topics     int             // made so far
+	warm       map[outbox]bool // a drain has warmed up the servers
 }
 
-const (
-	role     = "subject"
-	database = "bench"
-)
+// database is the outbox's, on either server.
+const database = "bench"
 
 // brokerJVM is what a broker has in production, not what starts fast.
 var brokerJVM = []string{"-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"}
 
-func newStage(ctx context.Context, o options, forwarder, pipe string) (_ *stage, err error) {
-	s := &stage{options: o, programs: map[string]string{"forwarder": forwarder, "pipe": pipe}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-	}()
-	if err := s.startPostgres(ctx); err != nil {
-		return nil, err
-	}
+func newStage(ctx context.Context, o options, forwarder, pipe string) (*stage, error) {
+	s := &stage{options: o, forwarder: forwarder, pipe: pipe, warm: map[outbox]bool{}}
+	var err error
 	s.kafka, err = servers.StartKafka(ctx, servers.KafkaConfig{JVM: brokerJVM})
 	if err != nil {
 		return nil, err
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Addr()))
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.close())
 	}
 	s.admin = kadm.NewClient(client)
 	return s, nil
 }
 
-func (s *stage) startPostgres(ctx context.Context) (err error) {
-	settings := map[string]string{
-		"shared_buffers": "1GB",
-		// No checkpoint falls into a measurement but the one that each begins with.
-		"checkpoint_timeout": "1h", "max_wal_size": "8GB",
-		"shared_preload_libraries": "pg_stat_statements",
+// postgres is the outbox in PostgreSQL.
+func (s *stage) postgres(ctx context.Context) (_ *table, err error) {
+	if s.table == nil {
+		s.table, err = startTable(ctx, s.options, s.initialize)
 	}
-	if s.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{Settings: settings}); err == nil {
-		s.counted = true
-		return nil
+	return s.table, err
+}
+
+// mongo is the outbox in MongoDB.
+func (s *stage) mongo(ctx context.Context) (_ *collection, err error) {
+	if s.collection == nil {
+		s.collection, err = startCollection(ctx, s.options, s.initialize)
 	}
-	// A server that was fetched as a package comes without the extension.
-	delete(settings, "shared_preload_libraries")
-	progress("no pg_stat_statements here, so statements are not counted")
-	s.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{Settings: settings})
-	return err
+	return s.collection, err
+}
+
+// initialize runs forwarder init.
+func (s *stage) initialize(ctx context.Context, url string, settings []string) error {
+	cmd := exec.CommandContext(ctx, s.forwarder, "init", "--source-url", url)
+	cmd.Env = append(os.Environ(), settings...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("running forwarder init: %w\n%s", err, out)
+	}
+	return nil
 }
 
 func (s *stage) close() error {
 	var errs []error
-	if s.conn != nil {
-		errs = append(errs, s.conn.Close(context.Background()))
-	}
 	if s.admin != nil {
 		s.admin.Close()
 	}
 	if s.kafka != nil {
 		errs = append(errs, s.kafka.Close())
 	}
-	if s.postgres != nil {
-		errs = append(errs, s.postgres.Close())
+	if s.table != nil {
+		errs = append(errs, s.table.close())
+	}
+	if s.collection != nil {
+		errs = append(errs, s.collection.close())
 	}
 	return errors.Join(errs...)
 }
 
-// set makes a new database with an empty outbox, and a new topic, whose name it returns.
-func (s *stage) set(ctx context.Context) (topic string, err error) {
-	if s.conn != nil {
-		if err := s.conn.Close(ctx); err != nil {
-			return "", fmt.Errorf("closing a session: %w", err)
-		}
-		s.conn = nil
-	}
-	server, err := pgx.Connect(ctx, s.postgres.URL("postgres"))
-	if err != nil {
-		return "", fmt.Errorf("connecting: %w", err)
-	}
-	defer func() { err = errors.Join(err, server.Close(context.WithoutCancel(ctx))) }()
-	for _, statement := range []string{
-		"DROP DATABASE IF EXISTS " + database + " WITH (FORCE)",
-		"DROP ROLE IF EXISTS " + role,
-		"CREATE ROLE " + role + " SUPERUSER LOGIN",
-		"CREATE DATABASE " + database,
-		// Before the load: the pages that deletes touch have been logged in full by then, as
-		// those of an outbox whose rows live for milliseconds are.
-		"CHECKPOINT",
-	} {
-		if _, err := server.Exec(ctx, statement); err != nil {
-			return "", fmt.Errorf("executing %q: %w", statement, err)
-		}
-	}
-	if out, err := exec.CommandContext(ctx, s.programs["forwarder"], "init", "--source-url", s.url()).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("running forwarder init: %w\n%s", err, out)
-	}
-	if s.conn, err = pgx.Connect(ctx, s.postgres.URL(database)); err != nil {
-		return "", fmt.Errorf("connecting: %w", err)
-	}
-	if s.counted {
-		if _, err := s.conn.Exec(ctx, "CREATE EXTENSION pg_stat_statements"); err != nil {
-			return "", fmt.Errorf("creating an extension: %w", err)
-		}
-	}
+// set makes a new and empty outbox for a program, and a new topic, whose name it returns.
+func (s *stage) set(ctx context.Context, db outbox, p program) (topic string, err error) {
 	s.topics++
 	topic = fmt.Sprintf("bench-%d", s.topics)
+	if err := db.reset(ctx, topic, p.settings); err != nil {
+		return "", err
+	}
 	return topic, oracle.CreateTopic(ctx, s.brokers(), topic, int32(s.partitions), nil)
 }
 
-// url is the database as the measured programs reach it, by their own role.
-func (s *stage) url() string {
-	cfg := s.postgres.URL(database)
-	return withUser(cfg, role)
-}
-
 func (s *stage) brokers() []string { return []string{s.kafka.Addr()} }
-
-// start starts one of the measured programs.
-func (s *stage) start(name string, settings ...string) (*subject, error) {
-	args := []string{"-source-url", s.url(), "-brokers", s.kafka.Addr()}
-	if name == "forwarder" {
-		args = []string{"run", "--source-url", s.url(), "--brokers", s.kafka.Addr(), "--admin-listen", "none"}
-	}
-	return startSubject(s.programs[name], args, settings...)
-}
 
 // produced is the number of records in the topic.
 func (s *stage) produced(ctx context.Context, topic string) (int64, error) {
@@ -167,25 +119,15 @@ func (s *stage) produced(ctx context.Context, topic string) (int64, error) {
 	return sum, nil
 }
 
-// empty says whether the outbox is.
-func (s *stage) empty(ctx context.Context) (bool, error) {
-	var left bool
-	if err := s.conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM outbox)").Scan(&left); err != nil {
-		return false, fmt.Errorf("looking at the outbox: %w", err)
-	}
-	return !left, nil
-}
-
 // exact reads the topic and holds it against the ledger: every event once, in the order of
-// its key, and the outbox empty.
-func (s *stage) exact(ctx context.Context, topic string) error {
-	url := s.postgres.URL(database)
+// its key, and the outbox empty. Then it deletes the topic.
+func (s *stage) exact(ctx context.Context, db outbox, topic string) error {
 	checker, err := oracle.StartChecker(oracle.CheckerConfig{Brokers: s.brokers(), Topics: []string{topic}})
 	if err != nil {
 		return err
 	}
 	defer checker.Stop()
-	ledger, err := oracle.ReadLedger(ctx, url, oracle.Tables{})
+	ledger, err := db.ledger(ctx)
 	if err != nil {
 		return err
 	}
@@ -193,12 +135,71 @@ func (s *stage) exact(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	left, err := oracle.Left(ctx, url, oracle.Tables{})
+	empty, err := db.empty(ctx)
 	if err != nil {
 		return err
 	}
-	if v.Err() != nil || v.Repeated > 0 || left > 0 {
-		return fmt.Errorf("not exact: %v; %d rows left", v, left)
+	if v.Err() != nil || v.Repeated > 0 || !empty {
+		return fmt.Errorf("not exact: %v; the outbox is empty: %v", v, empty)
+	}
+	if _, err := s.admin.DeleteTopic(ctx, topic); err != nil {
+		return fmt.Errorf("deleting the topic: %w", err)
 	}
 	return nil
+}
+
+// load is an even load: a writer, and a consumer that measures when the events arrive.
+type load struct {
+	watch   oracle.Stopwatch
+	checker *oracle.Checker
+	cancel  context.CancelFunc
+	written chan error // gets what the writer's Run returned
+	ended   bool       // written was read
+}
+
+// write begins to write to an outbox for a topic.
+func (s *stage) write(ctx context.Context, db outbox, topic string) (*load, error) {
+	l := &load{written: make(chan error, 1)}
+	w, err := db.writer(&l.watch)
+	if err != nil {
+		return nil, err
+	}
+	l.checker, err = oracle.StartChecker(oracle.CheckerConfig{Brokers: s.brokers(), Topics: []string{topic}, Stopwatch: &l.watch})
+	if err != nil {
+		return nil, err
+	}
+	ctx, l.cancel = context.WithCancel(ctx)
+	go func() { l.written <- w.Run(ctx) }()
+	return l, nil
+}
+
+// stop ends the writer. It may be called twice.
+func (l *load) stop() error {
+	if l.ended {
+		return nil
+	}
+	l.ended = true
+	l.cancel()
+	err := <-l.written
+	l.checker.Stop()
+	return err
+}
+
+// measure gives the latency and the usage of some time, after the warm-up.
+func (s *stage) measure(ctx context.Context, db outbox, r *replicas, watch *oracle.Stopwatch, during time.Duration) (oracle.Latency, usage, error) {
+	var none oracle.Latency
+	if err := pause(ctx, s.warmUp); err != nil {
+		return none, usage{}, err
+	}
+	watch.Recent() // what was measured while everything warmed up
+	since, err := s.meter(ctx, db, r)
+	if err != nil {
+		return none, usage{}, err
+	}
+	if err := pause(ctx, during); err != nil {
+		return none, usage{}, err
+	}
+	latency := watch.Recent()
+	used, err := since()
+	return latency, used, errors.Join(err, r.each((*subject).alive))
 }

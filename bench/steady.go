@@ -4,129 +4,144 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"text/tabwriter"
 	"time"
 
 	"github.com/outbox-forwarder/forwarder/internal/oracle"
 )
 
-// steady measures from commit to consumed under an even load.
-func (s *stage) steady(ctx context.Context) (err error) {
-	topic, err := s.set(ctx)
-	if err != nil {
-		return err
-	}
-	var watch oracle.Stopwatch
-	writer, err := oracle.NewWriter(oracle.WriterConfig{
-		URL: s.postgres.URL(database), Topics: []string{topic}, Rate: s.rate, PayloadBytes: s.payload, Stopwatch: &watch,
-	})
-	if err != nil {
-		return err
-	}
-	checker, err := oracle.StartChecker(oracle.CheckerConfig{Brokers: s.brokers(), Topics: []string{topic}, Stopwatch: &watch})
-	if err != nil {
-		return err
-	}
-	defer checker.Stop()
-	p, err := s.start("forwarder")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, p.stop()) }()
-
-	writing, stop := context.WithCancel(ctx)
-	defer stop()
-	written := make(chan error, 1)
-	go func() { written <- writer.Run(writing) }()
-	if err := pause(ctx, s.warmUp); err != nil {
-		return errors.Join(err, <-written)
-	}
-	watch.Recent() // what was measured while everything warmed up
-	since, err := s.meter(ctx, p)
-	if err != nil {
-		return err
-	}
-	progress("steady: %.0f events/s for %s", s.rate, s.steadyFor)
-	begun := time.Now()
-	if err := pause(ctx, s.steadyFor); err != nil {
-		return errors.Join(err, <-written)
-	}
-	latency, took := watch.Recent(), time.Since(begun)
-	used, err := since()
-	if err != nil {
-		return err
-	}
-	stop()
-	if err := <-written; err != nil {
-		return err
-	}
-	if err := await(ctx, p, s.empty); err != nil {
-		return err
-	}
-	peak, err := p.peakMemory()
-	if err != nil {
-		return err
-	}
-	if err := p.stop(); err != nil {
-		return err
-	}
-	if err := s.exact(ctx, topic); err != nil {
-		return err
-	}
-	fmt.Printf("\nsteady: %.0f events/s in single-row transactions of 8 connections, %s after %s of warm-up, default settings\n",
-		float64(latency.Count)/took.Seconds(), s.steadyFor, s.warmUp)
-	fmt.Printf("commit to consumed: p50 %s, p99 %s, max %s (%d events)\n", ms(latency.P50), ms(latency.P99), ms(latency.Max), latency.Count)
-	fmt.Printf("CPU of one core: forwarder %.1f %%, PostgreSQL with the writers' work %.1f %%, Kafka %.1f %%; peak %d MiB%s\n",
-		share(used.subject, took), share(used.postgres, took), share(used.kafka, took), peak>>20, s.perSecond(used, took))
-	return nil
+// even is what was measured of a program under an even load, or with nothing to do.
+type even struct {
+	program string
+	latency oracle.Latency
+	peak    int64
+	usage
 }
 
-// idle measures what the forwarder does with an empty outbox.
-func (s *stage) idle(ctx context.Context) (err error) {
-	if _, err := s.set(ctx); err != nil {
-		return err
+// steady measures from commit to consumed under an even load, by one mode after the other, and
+// what the writers cost alone.
+func (s *stage) steady(ctx context.Context, db outbox, forwarders []program) error {
+	results := []even{}
+	for _, p := range append([]program{{name: nobody}}, forwarders...) {
+		progress("%s, steady: %s at %.0f events/s for %s", db.name(), p.name, s.rate, s.steadyFor)
+		e, err := s.evenly(ctx, db, p)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		results = append(results, e)
 	}
-	p, err := s.start("forwarder")
-	if err != nil {
-		return err
+	fmt.Printf("\n%s, steady: %.0f events/s in single-row transactions of 8 connections, %s after %s of warm-up, default settings, from commit to consumed\n",
+		db.name(), s.rate, s.steadyFor, s.warmUp)
+	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "\tevents\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\t%s CPU µs/event\tbeyond %s's\tKafka CPU µs/event\tpeak MiB\t", db.name(), nobody)
+	for _, name := range db.counters() {
+		fmt.Fprintf(t, "%s/event\t", name)
 	}
-	defer func() { err = errors.Join(err, p.stop()) }()
-	if err := pause(ctx, s.warmUp); err != nil {
-		return err
+	fmt.Fprintln(t)
+	var alone float64
+	for _, e := range results {
+		events := e.took.Seconds() * s.rate
+		each := func(d time.Duration) float64 { return d.Seconds() * 1e6 / events }
+		if e.program == nobody {
+			alone = each(e.database)
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%d\t", e.program,
+			e.latency.Count, ms(e.latency.P50), ms(e.latency.P99), ms(e.latency.Max),
+			each(e.subject), each(e.database), each(e.database)-alone, each(e.kafka), e.peak>>20)
+		for _, n := range e.counts {
+			fmt.Fprintf(t, "%.3g\t", float64(n)/events)
+		}
+		fmt.Fprintln(t)
 	}
-	since, err := s.meter(ctx, p)
-	if err != nil {
-		return err
-	}
-	begun := time.Now()
-	progress("idle: %s", s.idleFor)
-	if err := pause(ctx, s.idleFor); err != nil {
-		return err
-	}
-	took := time.Since(begun)
-	used, err := since()
-	if err != nil {
-		return err
-	}
-	if err := p.alive(); err != nil {
-		return err
-	}
-	peak, err := p.peakMemory()
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\nidle: an empty outbox for %s, default settings\n", s.idleFor)
-	fmt.Printf("CPU of one core: forwarder %.2f %%, PostgreSQL %.2f %%; peak %d MiB%s; WAL %.0f bytes/s\n",
-		share(used.subject, took), share(used.postgres, took), peak>>20, s.perSecond(used, took), float64(used.wal)/took.Seconds())
-	return nil
+	return t.Flush()
 }
 
-func (s *stage) perSecond(u usage, took time.Duration) string {
-	if !s.counted {
-		return "; statements not counted"
+// evenly measures one program, which must be exact, or nobody.
+func (s *stage) evenly(ctx context.Context, db outbox, p program) (e even, err error) {
+	e.program = p.name
+	topic, err := s.set(ctx, db, p)
+	if err != nil {
+		return e, err
 	}
-	return fmt.Sprintf("; %.1f statements/s", float64(u.statements)/took.Seconds())
+	n := 1
+	if p.name == nobody {
+		n = 0
+	}
+	r, err := s.start(db, p, n)
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, r.stop()) }()
+	if err := r.ready(ctx); err != nil {
+		return e, err
+	}
+	l, err := s.write(ctx, db, topic)
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, l.stop()) }()
+	if e.latency, e.usage, err = s.measure(ctx, db, r, &l.watch, s.steadyFor); err != nil {
+		return e, err
+	}
+	if err := l.stop(); err != nil || n == 0 {
+		return e, err
+	}
+	if err := await(ctx, r, db.empty); err != nil {
+		return e, err
+	}
+	if e.peak, err = r.peak(); err != nil {
+		return e, err
+	}
+	if err := r.stop(); err != nil {
+		return e, err
+	}
+	return e, s.exact(ctx, db, topic)
+}
+
+// idle measures what a forwarder does with an empty outbox, by one mode after the other.
+func (s *stage) idle(ctx context.Context, db outbox, forwarders []program) error {
+	fmt.Printf("\n%s, idle: an empty outbox for %s, default settings\n", db.name(), s.idleFor)
+	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "\tCPU of one core\t%s's\tpeak MiB\t", db.name())
+	for _, name := range db.counters() {
+		fmt.Fprintf(t, "%s/s\t", name)
+	}
+	fmt.Fprintln(t)
+	for _, p := range forwarders {
+		progress("%s, idle: %s for %s", db.name(), p.name, s.idleFor)
+		e, err := s.idly(ctx, db, p)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		fmt.Fprintf(t, "%s\t%.2f %%\t%.2f %%\t%d\t", p.name, share(e.subject, e.took), share(e.database, e.took), e.peak>>20)
+		for _, n := range e.counts {
+			fmt.Fprintf(t, "%.1f\t", float64(n)/e.took.Seconds())
+		}
+		fmt.Fprintln(t)
+	}
+	return t.Flush()
+}
+
+func (s *stage) idly(ctx context.Context, db outbox, p program) (e even, err error) {
+	if _, err := s.set(ctx, db, p); err != nil {
+		return e, err
+	}
+	r, err := s.start(db, p, 1)
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, r.stop()) }()
+	if err := r.ready(ctx); err != nil {
+		return e, err
+	}
+	if _, e.usage, err = s.measure(ctx, db, r, nil, s.idleFor); err != nil {
+		return e, err
+	}
+	e.peak, err = r.peak()
+	return e, err
 }
 
 func share(used, took time.Duration) float64 { return 100 * used.Seconds() / took.Seconds() }
 
-func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond)) }
+func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)) }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,11 +19,13 @@ type subject struct {
 	output bytes.Buffer // to be read after done
 	done   chan error   // gets what Wait returned
 	ended  bool         // done was read
+	admin  string       // the address of its admin server, empty for none
+	reads  float64      // of the table, before it was suspended
 }
 
-// startSubject starts a program with default settings but those given, as NAME=value.
-func startSubject(program string, args []string, settings ...string) (*subject, error) {
-	p := &subject{cmd: exec.Command(program, args...), done: make(chan error, 1)}
+// start starts a program with default settings but those given, as NAME=value.
+func (p *subject) start(program string, args, settings []string) error {
+	p.cmd, p.done = exec.Command(program, args...), make(chan error, 1)
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "FORWARDER_") { // default settings are measured
@@ -34,10 +34,10 @@ func startSubject(program string, args []string, settings ...string) (*subject, 
 	}
 	p.cmd.Env = append(p.cmd.Env, settings...)
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s: %w", program, err)
+		return fmt.Errorf("starting %s: %w", program, err)
 	}
 	go func() { p.done <- p.cmd.Wait() }()
-	return p, nil
+	return nil
 }
 
 // alive fails when the program has ended.
@@ -57,8 +57,8 @@ func (p *subject) stop() error {
 		return nil
 	}
 	p.ended = true
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("sending SIGTERM: %w", err)
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		return err
 	}
 	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()
@@ -72,6 +72,19 @@ func (p *subject) stop() error {
 		_ = p.cmd.Process.Kill() // an error says that it has just ended
 		return fmt.Errorf("%s did not end within 30 s of SIGTERM: %w", filepath.Base(p.cmd.Path), <-p.done)
 	}
+}
+
+// suspend keeps the program from running until it is released.
+func (p *subject) suspend() error { return p.signal(syscall.SIGSTOP) }
+
+// release lets a suspended program run; one that was not suspended does not notice.
+func (p *subject) release() error { return p.signal(syscall.SIGCONT) }
+
+func (p *subject) signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("sending %v: %w", s, err)
+	}
+	return nil
 }
 
 // kill is kill -9.
@@ -158,75 +171,4 @@ func readStat(pid int) (stat, error) {
 		own:    time.Duration(n[11]+n[12]) * tick,
 		reaped: time.Duration(n[13]+n[14]) * tick,
 	}, nil
-}
-
-// usage is what was used since some moment.
-type usage struct {
-	subject, postgres, kafka time.Duration
-	wal                      int64
-	statements               int64 // -1 where they are not counted
-}
-
-// meter starts to count; the function it returns gives the usage since then. The statements
-// are complete once the program has ended or is idle.
-func (s *stage) meter(ctx context.Context, p *subject) (func() (usage, error), error) {
-	if s.counted {
-		if _, err := s.conn.Exec(ctx, "SELECT pg_stat_statements_reset()"); err != nil {
-			return nil, fmt.Errorf("resetting the counters: %w", err)
-		}
-	}
-	before, err := s.used(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	return func() (usage, error) {
-		u, err := s.used(ctx, p)
-		u.subject -= before.subject
-		u.postgres -= before.postgres
-		u.kafka -= before.kafka
-		u.wal -= before.wal
-		return u, err
-	}, nil
-}
-
-func (s *stage) used(ctx context.Context, p *subject) (usage, error) {
-	u := usage{statements: -1}
-	var err, e error
-	if p != nil {
-		u.subject, err = cpuTime(p.cmd.Process.Pid, false)
-	}
-	u.postgres, e = cpuTime(s.postgres.PID(), true)
-	err = errors.Join(err, e)
-	u.kafka, e = cpuTime(s.kafka.PID(), false)
-	err = errors.Join(err, e)
-	if err != nil {
-		return u, err
-	}
-	if err := s.conn.QueryRow(ctx, "SELECT (pg_current_wal_lsn() - '0/0')::bigint").Scan(&u.wal); err != nil {
-		return u, fmt.Errorf("asking for the WAL position: %w", err)
-	}
-	if s.counted {
-		u.statements, err = s.statements(ctx)
-	}
-	return u, err
-}
-
-// statements is the number of statements of the measured program since the last reset.
-func (s *stage) statements(ctx context.Context) (int64, error) {
-	var n int64
-	err := s.conn.QueryRow(ctx, "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements WHERE userid = $1::regrole", role).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("counting statements: %w", err)
-	}
-	return n, nil
-}
-
-// withUser changes the user of a connection URL.
-func withUser(address, user string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		panic(fmt.Sprintf("the URL of our own server does not parse: %v", err))
-	}
-	u.User = url.User(user)
-	return u.String()
 }

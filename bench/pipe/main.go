@@ -1,7 +1,8 @@
 // Command pipe is the bare pipe that the forwarder is measured against: it reads an outbox by
-// id, produces, and deletes by id once all of a page is acknowledged. It keeps no order
-// through errors, misses rows that commit late, gives up at the first error, and is here only
-// to show what the two servers and their drivers can do without any of that.
+// id, or by the time of the inserts in MongoDB, produces, and deletes by id once all of a page is
+// acknowledged. It keeps no order through errors, misses rows that commit late, gives up at the
+// first error, and is here only to show what the servers and their drivers can do without any of
+// that.
 package main
 
 import (
@@ -16,19 +17,35 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // pageRows is the number of rows in a read and in a delete.
 const pageRows = 5000
 
+// outbox is what is read and deleted from, with ids of a type.
+type outbox[ID any] interface {
+	// read calls add for each of the next rows.
+	read(ctx context.Context, add func(ID, *kgo.Record)) error
+	remove(ctx context.Context, ids []ID) error
+	close()
+}
+
 // page is a set of rows on their way.
-type page struct {
-	ids   []int64
+type page[ID any] struct {
+	ids   []ID
 	acks  sync.WaitGroup
 	mu    sync.Mutex
 	error error
+}
+
+func (p *page[ID]) acked(_ *kgo.Record, err error) {
+	if err != nil {
+		p.mu.Lock()
+		p.error = err
+		p.mu.Unlock()
+	}
+	p.acks.Done()
 }
 
 func main() {
@@ -51,40 +68,42 @@ func run(ctx context.Context, url string, brokers []string) error {
 		return err
 	}
 	defer client.Close()
+	if strings.HasPrefix(url, "mongodb") {
+		c, err := openCollection(url)
+		if err != nil {
+			return err
+		}
+		return forward(ctx, c, client)
+	}
+	t, err := openTable(ctx, url)
+	if err != nil {
+		return err
+	}
+	return forward(ctx, t, client)
+}
+
+func forward[ID any](ctx context.Context, o outbox[ID], client *kgo.Client) error {
+	defer o.close()
 	ctx, cancel := context.WithCancelCause(ctx)
-	pages := make(chan *page, 8)
+	pages := make(chan *page[ID], 8)
 	var deleter sync.WaitGroup
-	deleter.Go(func() { cancel(remove(ctx, url, pages)) })
-	err = read(ctx, url, client, pages)
+	deleter.Go(func() { cancel(remove(ctx, o, pages)) })
+	err := read(ctx, o, client, pages)
 	close(pages)
 	deleter.Wait()
 	return errors.Join(err, context.Cause(ctx))
 }
 
-func read(ctx context.Context, url string, client *kgo.Client, pages chan<- *page) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(context.Background()) }()
-	for last := int64(0); ; {
-		rows, err := conn.Query(ctx, "SELECT id, topic, key, payload FROM outbox WHERE id > $1 ORDER BY id LIMIT $2", last, pageRows)
-		if err != nil {
-			return err
-		}
-		p := &page{}
-		for rows.Next() {
-			r := &kgo.Record{}
-			if err := rows.Scan(&last, &r.Topic, &r.Key, &r.Value); err != nil {
-				return err
-			}
-			r.Headers = []kgo.RecordHeader{{Key: "id", Value: fmt.Append(nil, last)}}
-			p.ids = append(p.ids, last)
+func read[ID any](ctx context.Context, o outbox[ID], client *kgo.Client, pages chan<- *page[ID]) error {
+	for {
+		p := &page[ID]{}
+		err := o.read(ctx, func(id ID, r *kgo.Record) {
+			p.ids = append(p.ids, id)
 			p.acks.Add(1)
 			client.Produce(ctx, r, p.acked)
-		}
-		if rows.Err() != nil {
-			return rows.Err()
+		})
+		if err != nil {
+			return err
 		}
 		if len(p.ids) == 0 {
 			time.Sleep(5 * time.Millisecond)
@@ -101,27 +120,13 @@ func read(ctx context.Context, url string, client *kgo.Client, pages chan<- *pag
 	}
 }
 
-func (p *page) acked(_ *kgo.Record, err error) {
-	if err != nil {
-		p.mu.Lock()
-		p.error = err
-		p.mu.Unlock()
-	}
-	p.acks.Done()
-}
-
-func remove(ctx context.Context, url string, pages <-chan *page) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(context.Background()) }()
+func remove[ID any](ctx context.Context, o outbox[ID], pages <-chan *page[ID]) error {
 	for p := range pages {
 		p.acks.Wait()
 		if p.error != nil {
 			return p.error
 		}
-		if _, err := conn.Exec(ctx, "DELETE FROM outbox WHERE id = ANY($1)", p.ids); err != nil {
+		if err := o.remove(ctx, p.ids); err != nil {
 			return err
 		}
 	}
