@@ -20,7 +20,7 @@ help: ## list the targets
 build: ## build the static binary bin/forwarder
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/forwarder ./cmd/forwarder
 
-test: withservers ## run all tests against a real PostgreSQL and Kafka, fetching what they need
+test: withservers ## run all tests against real PostgreSQL, MongoDB and Kafka, fetching what they need
 	@bin/withservers scripts/test
 
 race: withservers ## run all tests, the end-to-end ones too, with the race detector

@@ -9,6 +9,9 @@
 //     again later from a floor that is never above its first row;
 //   - presence is the state: an event that is in the table and not known here is undelivered.
 //
+// A Keeper holds leases of lanes, and Rebalance says which of them a replica should take and give.
+// A replica submits nothing of a lane after the time until which it trusts its lease.
+//
 // Engine and Floor are values without goroutine, clock or driver, so that they can be run in
 // simulated time. Forwarder owns the goroutines: one loop that feeds the engine, one reader,
 // one submitter and a few deleters, which all end with Run.

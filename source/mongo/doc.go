@@ -27,6 +27,10 @@
 //     documents are passed over here and not by the server ($nin), which takes twice as long.
 //   - A member's lease ends by the server's clock alone, in single-document writes.
 //
+// An outbox that is streamed follows its change stream, by cluster times: Stream with the collection as
+// the truth, Durable with the change stream and a recorded position. A document becomes
+// the same event, byte for byte, and has the same handle, whether a page or a change brings it.
+//
 // It does not decide what to read or delete: see package lanes. It does not serve a sharded
 // cluster or a server that is no member of a replica set.
 package mongo
