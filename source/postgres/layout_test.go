@@ -74,7 +74,9 @@ func (w *world) tapTuned(tune func(*logReader), change ...func(*Config)) *tap {
 	go func() { tp.ended <- tp.reader.run(ctx) }()
 	w.t.Cleanup(func() {
 		cancel()
-		_ = <-tp.ended // the end that was asked for
+		if err := <-tp.ended; err == nil {
+			w.t.Error("the reader ended without a word")
+		}
 		repl.close()
 	})
 	return tp
