@@ -146,25 +146,28 @@ func (c *collection) judge() (repeats int) {
 var (
 	mongoPolled   = mode{name: "poll"}
 	mongoStreamed = mode{name: "stream", settings: []string{"FORWARDER_SOURCE_MONGO_MODE=stream"}}
+	mongoDurable  = mode{name: "durable checkpoint", settings: append(slices.Clone(mongoStreamed.settings), "FORWARDER_SOURCE_MONGO_CHECKPOINT=durable"), exclusive: true}
 )
 
 // TestMongo runs the forwarder on a collection: in order, stopped under load, and killed.
-func TestMongo(t *testing.T) { inModes(t, mongoRuns, mongoPolled, mongoStreamed) }
+func TestMongo(t *testing.T) { inModes(t, mongoRuns, mongoPolled, mongoStreamed, mongoDurable) }
 
 func mongoRuns(t *testing.T, m mode) {
 	c := newCollection(t, m)
 	c.write(200) // a backlog
 	for range 2 {
-		p := c.start(shortLease)
+		p := c.start()
 		p.awaitReady()
 		c.write(400)
 		p.stop()
 	}
-	p := c.start(shortLease)
+	p := c.start()
 	c.write(200)
 	if repeats := c.judge(); repeats != 0 {
 		t.Errorf("%d repeats after stops in order", repeats)
 	}
+	p.stop()
+	p = c.start(shortLease)
 	c.write(400)
 	p.kill()
 	c.write(100)

@@ -15,6 +15,7 @@ import (
 
 // TestConformance: what every source does, in each mode.
 func TestConformance(t *testing.T) {
+	const durable = "durable checkpoint"
 	for name, open := range map[string]func(ctx context.Context, cfg Config) (sourcetest.Replica, error){
 		"poll": func(ctx context.Context, cfg Config) (sourcetest.Replica, error) {
 			s, err := Open(ctx, cfg)
@@ -30,12 +31,21 @@ func TestConformance(t *testing.T) {
 			}
 			return sourcetest.Replica{Source: s, Lanes: s.Lanes(), Run: s.Run, Close: s.Close}, nil
 		},
+		durable: func(ctx context.Context, cfg Config) (sourcetest.Replica, error) {
+			s, err := OpenDurable(ctx, cfg)
+			if err != nil {
+				return sourcetest.Replica{}, err
+			}
+			return sourcetest.Replica{Source: s, Lanes: s.Lanes(), Run: s.Run, Owner: s.Owner, Close: s.Close}, nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sourcetest.Sources(t, func(t *testing.T) sourcetest.Outbox {
-				w := newWorld(t)
+				w := emptyWorld(t)
+				w.init(func(c *Config) { c.Durable = name == durable })
 				return sourcetest.Outbox{
+					Repeats: name == durable,
 					Open: func(t testing.TB) sourcetest.Replica {
 						t.Helper()
 						r, err := open(t.Context(), w.config())
