@@ -358,6 +358,9 @@ func TestDurableC59(t *testing.T) {
 	if repeats := sink.check(t, map[string]int{"k": n}); repeats > 0 {
 		t.Errorf("%d repeats", repeats)
 	}
+	if strings.Contains(w.logged.String(), "what is lost") {
+		t.Error("a position was given up")
+	}
 }
 
 // TestDurableHandOver: one of two replicas streams; when it stops or dies, the other goes on.

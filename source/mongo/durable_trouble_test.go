@@ -2,9 +2,11 @@ package mongo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,21 +17,132 @@ import (
 	"github.com/outbox-forwarder/forwarder/source"
 )
 
-// one is a sink that acknowledges a number of events one by one, and nothing more.
-type one struct {
+// few is a sink that acknowledges a number of events, and the others when it is released.
+type few struct {
 	*recorder
-	left int
+	mu     sync.Mutex
+	left   int
+	kept   []*source.Event
+	report func([]source.Outcome)
 }
 
-func (o *one) Submit(runs [][]*source.Event, report func([]source.Outcome)) {
+func (f *few) Submit(runs [][]*source.Event, report func([]source.Outcome)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.report = report
 	for _, run := range runs {
 		for _, ev := range run {
-			if o.left == 0 {
-				return
+			if f.left == 0 {
+				f.kept = append(f.kept, ev)
+				continue
 			}
-			o.left--
-			o.recorder.Submit([][]*source.Event{{ev}}, report)
+			f.left--
+			f.recorder.Submit([][]*source.Event{{ev}}, report)
 		}
+	}
+}
+
+// giveBack says that what is kept was not produced, and takes everything from now on.
+func (f *few) giveBack() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left = 1 << 30
+	for _, ev := range f.kept {
+		f.report([]source.Outcome{{ID: ev.ID, Class: source.HeldBack, Err: errors.New("not produced")}})
+	}
+	f.kept = nil
+}
+
+// fickle owns all lanes while its channel says so.
+type fickle struct{ owns chan bool }
+
+func (o fickle) Own(ctx context.Context, h lanes.Holder) error {
+	var all []source.Lane
+	for lane := range lanes.DefaultLanes {
+		all = append(all, source.Lane(lane))
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case yes := <-o.owns:
+			if yes {
+				h.Gain(all)
+			} else {
+				h.Lose(all)
+			}
+		}
+	}
+}
+
+func (o fickle) Retire() {}
+
+// run runs a forwarder over a durable stream until the returned function is called.
+func (w *world) run(d *Durable, sink lanes.Sink, owner lanes.Owner) (stop func()) {
+	w.t.Helper()
+	forwarder, err := lanes.NewForwarder(lanes.Config{Lanes: d.Lanes()}, d, sink, w.logged.logger(), time.Millisecond)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() { _ = forwarder.Run(ctx, d.Owner(owner)) })
+	work.Go(func() { _ = d.Run(ctx) })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		work.Wait()
+		d.Close()
+	})
+	w.t.Cleanup(stop)
+	return stop
+}
+
+// transaction inserts documents with the key k and the numbers 1 to n.
+func (w *world) transaction(n int) {
+	w.t.Helper()
+	session, err := w.client.StartSession()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer session.EndSession(w.t.Context())
+	_, err = session.WithTransaction(w.t.Context(), func(ctx context.Context) (any, error) {
+		for i := range n {
+			if _, err := w.outbox.InsertOne(ctx, doc(int32(i), "k", fmt.Sprint(i+1))); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestDurableLanesLost: when lanes are lost between the documents of a transaction and come back,
+// the rest of it comes, and nothing else.
+func TestDurableLanesLost(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	w.init(wantDurable)
+	d, err := OpenDurable(t.Context(), w.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := &few{recorder: newRecorder(), left: 2}
+	owner := fickle{make(chan bool)}
+	w.run(d, sink, owner)
+	owner.owns <- true
+	eventually(t, "the outbox is streamed", func() bool { return d.Stats().Streaming })
+	w.transaction(5)
+	eventually(t, "two are delivered and recorded", func() bool { return sink.count() == 2 && w.checkpoint().Number == 2 })
+	owner.owns <- false
+	eventually(t, "the stream is let go of", func() bool { return !d.Stats().Streaming })
+	sink.giveBack()
+	owner.owns <- true
+	eventually(t, "the rest", func() bool { return sink.count() >= 5 })
+	w.emptied()
+	if repeats := sink.check(t, map[string]int{"k": 5}); repeats > 0 {
+		t.Errorf("%d repeats", repeats)
 	}
 }
 
@@ -43,38 +156,12 @@ func TestDurableC62(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer first.Close()
-	half := &one{recorder: newRecorder(), left: 2}
-	forwarder, err := lanes.NewForwarder(lanes.Config{Lanes: first.Lanes()}, first, half, w.logged.logger(), time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 2)
-	go func() { ended <- forwarder.Run(ctx, first.Owner(lanes.Sole{Lanes: first.Lanes()})) }()
-	go func() { ended <- first.Run(ctx) }()
+	half := &few{recorder: newRecorder(), left: 2}
+	stop := w.run(first, half, lanes.Sole{Lanes: first.Lanes()})
 	eventually(t, "the outbox is streamed", func() bool { return first.Stats().Streaming })
-	session, err := w.client.StartSession()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer session.EndSession(t.Context())
-	_, err = session.WithTransaction(t.Context(), func(ctx context.Context) (any, error) {
-		for i := range 5 {
-			if _, err := w.outbox.InsertOne(ctx, doc(int32(i), "k", fmt.Sprint(i+1))); err != nil {
-				return nil, err
-			}
-		}
-		return nil, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.transaction(5)
 	eventually(t, "two are delivered and recorded", func() bool { return half.count() == 2 && w.checkpoint().Number == 2 })
-	cancel()
-	<-ended
-	<-ended
+	stop()
 	sink := newRecorder()
 	w.durable(sink, nil)
 	eventually(t, "the rest", func() bool { return sink.count() >= 3 })

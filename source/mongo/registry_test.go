@@ -191,3 +191,23 @@ func TestRegistryTold(t *testing.T) {
 		}
 	}
 }
+
+// TestRegistryFresh: a document that is inserted again has a number of its own, which lasts when
+// the one before it ends.
+func TestRegistryFresh(t *testing.T) {
+	reg := newRegistry()
+	doc := []byte(docKey(rawValue(t, "a")))
+	old := reg.fresh(doc)
+	again := reg.fresh(doc)
+	reg.deleted([]int64{old})
+	if old == again || len(reg.docs([]int64{old})) != 0 || len(reg.docs([]int64{again})) != 1 {
+		t.Errorf("numbers %d and %d", old, again)
+	}
+	if got := reg.told(doc, false, 0); got != again || reg.numbers()[string(doc)] != again {
+		t.Errorf("the number is %d, not %d", got, again)
+	}
+	reg.deleted([]int64{again})
+	if reg.size() != 0 || len(reg.byDoc) != 0 {
+		t.Error("something is left")
+	}
+}
