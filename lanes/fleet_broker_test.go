@@ -115,7 +115,11 @@ func (s *fleetSink) check(run []*source.Event) {
 	if s.p.lanes != len(w.store.lanes) {
 		return // those of the new count wait for it to leave: see fleet.checkHolders
 	}
-	if l := w.store.lanes[lane]; l.Owner != me || w.store.members[me] == nil {
+	l := w.store.lanes[lane]
+	if l.Owner == "" && l.Epoch == 0 && s.p.changes < w.changes {
+		return // made anew, and nobody's before we have noticed
+	}
+	if l.Owner != me || w.store.members[me] == nil {
 		failf("%s submits lane %d, which %q owns (epoch %d, %v a member)", me, lane, l.Owner, l.Epoch, w.store.members[me] != nil)
 	}
 	for _, ev := range run {

@@ -27,6 +27,7 @@ func TestLeaseRulesAreNeeded(t *testing.T) {
 		{"submit in the term of the decision", "forwarder.go", "f.term.Load() == b.term && (", "("},
 		{"give everything at once", "keeper.go", "if k.alone && len(done) < len(k.draining) {", "if false {"},
 		{"take what nobody owns", "fleet_store_test.go", "if l.Epoch != want.Epoch || l.Owner != \"\" && s.members[l.Owner] != nil {", "if false {"},
+		{"leave what somebody may still hold", "fleet_store_test.go", "l.Epoch == 0 && s.mayBeHeld(me, s.made[l.Lane])", "false"},
 		{"expire by the row and not by what was read", "fleet_store_test.go", "if m == nil || m.expires.After(s.w.now) {\n\t\treturn false", "if m == nil {\n\t\treturn false"},
 	})
 }

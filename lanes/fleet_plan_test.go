@@ -221,22 +221,22 @@ func (w *fleet) gone(p *process) {
 // new ones, which start at once, wait for that.
 func (w *fleet) change() {
 	n := pick(w.r, 1, 2, 4, 8, mostLanes)
-	// Nobody changes it back before the replicas can have noticed, who would not see that at all.
-	if n == len(w.store.lanes) || w.changes > 0 && w.now.Sub(w.changed) < w.plan.ttl {
+	before := len(w.store.lanes)
+	if n == before {
 		return
 	}
-	w.changes++
-	w.changed = w.now
-	w.troubled(w.now)
-	switch old := w.store.lanes; {
-	case chance(w.r, 0.5):
-		w.store.resize(n)
-	case n < len(old):
-		w.store.lanes = old[:n:n]
-	default:
-		w.store.resize(n)
-		copy(w.store.lanes, old)
+	w.changeTo(n)
+	if chance(w.r, 0.3) {
+		// It was a mistake, and is changed back before any replica may have noticed.
+		w.after(w.some(w.plan.latency), func() { w.changeTo(before) })
 	}
+}
+
+func (w *fleet) changeTo(n int) {
+	w.changes++
+	// Lanes that are made while members of before are there wait for their leases to end.
+	w.troubled(w.now.Add(w.plan.ttl))
+	w.store.resize(n, pick(w.r, 0, n))
 	w.unserved = make([]time.Time, n)
 	w.launch()
 }

@@ -17,6 +17,7 @@ type leaseStore struct {
 	w       *fleet
 	members map[string]*storeMember
 	lanes   []Lease
+	made    []time.Time // when each lane was put into the table
 }
 
 type storeMember struct {
@@ -27,15 +28,18 @@ type storeMember struct {
 
 func newLeaseStore(w *fleet, n int) *leaseStore {
 	s := &leaseStore{w: w, members: make(map[string]*storeMember)}
-	s.resize(n)
+	s.resize(n, 0)
 	return s
 }
 
-// resize is what an operator does to change the number of lanes: empty the table and fill it.
-func (s *leaseStore) resize(n int) {
-	s.lanes = make([]Lease, n)
-	for i := range s.lanes {
-		s.lanes[i].Lane = source.Lane(i)
+// resize is what an operator does to change the number of lanes: delete rows, all but the first
+// keep, and add some.
+func (s *leaseStore) resize(n, keep int) {
+	keep = min(keep, n, len(s.lanes))
+	s.lanes, s.made = s.lanes[:keep:keep], s.made[:keep:keep]
+	for i := keep; i < n; i++ {
+		s.lanes = append(s.lanes, Lease{Lane: source.Lane(i)})
+		s.made = append(s.made, s.w.now)
 	}
 }
 
@@ -117,6 +121,9 @@ func (s *leaseStore) take(me string, want []Lease) (got []Lease) {
 		if l.Epoch != want.Epoch || l.Owner != "" && s.members[l.Owner] != nil {
 			continue
 		}
+		if l.Epoch == 0 && s.mayBeHeld(me, s.made[l.Lane]) {
+			continue
+		}
 		l.Owner = me
 		l.Epoch++
 		s.w.record('T', int64(l.Lane), l.Epoch)
@@ -124,6 +131,16 @@ func (s *leaseStore) take(me string, want []Lease) (got []Lease) {
 	}
 	s.checkAlone(me)
 	return got
+}
+
+// mayBeHeld reports whether some member of before a lane was made may not have noticed yet.
+func (s *leaseStore) mayBeHeld(me string, made time.Time) bool {
+	for id, m := range s.members {
+		if id != me && !m.Started.After(made) && s.w.now.Before(made.Add(s.w.plan.ttl)) {
+			return true
+		}
+	}
+	return false
 }
 
 // checkAlone: where all replicas are exclusive, never do two members have lanes.

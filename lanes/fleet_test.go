@@ -75,7 +75,6 @@ type fleet struct {
 	unserved  []time.Time
 
 	kills, pauses, stops, changes, deaths, ends, refused int
-	changed                                              time.Time // when it last got another number of lanes
 
 	allowance int // repeats that faults account for
 }

@@ -26,7 +26,10 @@ type Leases interface {
 	// the member's row shows to people.
 	Round(ctx context.Context, me Member, ttl time.Duration, report []byte) (table Table, alive bool, err error)
 	// Take makes me the owner of those leases that are still as they are given, and whose
-	// owner is no member. It returns what me owns now of them, with the new epochs.
+	// owner is no member. It returns what me owns now of them, with the new epochs. A lane that
+	// nobody has owned since it was put into the store may have been there before, and who owned
+	// it then need not have noticed: it is left alone while another member is there that joined
+	// before it was put there, for the ttl of the last Join or Round at most.
 	Take(ctx context.Context, me string, want []Lease) (got []Lease, err error)
 	// Release makes those leases free that still belong to me with the epoch given.
 	Release(ctx context.Context, me string, done []Lease) error
@@ -300,8 +303,7 @@ func (k *Keeper) rebalance(ctx context.Context, h Holder, table Table) error {
 	if n := misfits(table); n > 0 {
 		take = nil
 		if len(table.Leases) != k.lanes {
-			give = nil // all that we hold, which need not be in the table any more
-			give = k.own()
+			give = k.own() // which need not be in the table any more
 		}
 		k.log.Log(ctx, slog.LevelWarn, "misfits", "the number of lanes was changed: nothing is taken before the replicas with another number are gone",
 			"lanes", len(table.Leases), "members", n)

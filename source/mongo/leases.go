@@ -26,6 +26,7 @@ type Leases struct {
 	cfg            Config
 	client         *driver.Client // nil before the first use
 	members, lanes *driver.Collection
+	ttl            time.Duration // of the last Join or Round
 }
 
 var _ lanes.Leases = (*Leases)(nil)
@@ -73,6 +74,7 @@ var overdue = bson.D{{Key: "$lte", Value: bson.A{"$expiresAt", now}}}
 
 // Join implements lanes.Leases.
 func (l *Leases) Join(ctx context.Context, me lanes.Member, ttl time.Duration) error {
+	l.ttl = ttl
 	return l.with(ctx, func(ctx context.Context) error {
 		// An update, for only that has the server's clock. It never meets a member that is there
 		// already: then the id is taken.
@@ -89,6 +91,7 @@ func (l *Leases) Join(ctx context.Context, me lanes.Member, ttl time.Duration) e
 
 // Round implements lanes.Leases. Looking for members that are overdue decides nothing.
 func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, report []byte) (table lanes.Table, alive bool, err error) {
+	l.ttl = ttl
 	err = l.with(ctx, func(ctx context.Context) error {
 		fields := bson.D{{Key: "expiresAt", Value: after(ttl)}, {Key: "retiring", Value: me.Retiring}}
 		if report != nil {
@@ -99,8 +102,13 @@ func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, 
 			return err
 		}
 		alive = renewed.MatchedCount == 1
-		if table.Leases, err = l.readLanes(ctx, bson.D{}); err != nil {
+		shares, err := l.readLanes(ctx, bson.D{})
+		if err != nil {
 			return fmt.Errorf("reading the lanes: %w", err)
+		}
+		table.Leases = nil
+		for _, s := range shares {
+			table.Leases = append(table.Leases, s.Lease)
 		}
 		members, err := l.readMembers(ctx)
 		if err != nil {
@@ -145,23 +153,30 @@ func (l *Leases) readMembers(ctx context.Context) (list []member, err error) {
 	return list, cursor.All(ctx, &list)
 }
 
+// share is a lane's document.
+type share struct {
+	lanes.Lease
+	since *time.Time // of the last change, or when the document was made
+}
+
 // readLanes returns the lanes in order.
-func (l *Leases) readLanes(ctx context.Context, filter bson.D) ([]lanes.Lease, error) {
+func (l *Leases) readLanes(ctx context.Context, filter bson.D) ([]share, error) {
 	cursor, err := l.lanes.Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	if err != nil {
 		return nil, err
 	}
 	var docs []struct {
-		Lane  int32   `bson:"_id"`
-		Owner *string `bson:"owner"`
-		Epoch int64   `bson:"epoch"`
+		Lane  int32      `bson:"_id"`
+		Owner *string    `bson:"owner"`
+		Epoch int64      `bson:"epoch"`
+		Since *time.Time `bson:"since"`
 	}
 	if err := cursor.All(ctx, &docs); err != nil {
 		return nil, err
 	}
-	list := make([]lanes.Lease, len(docs))
+	list := make([]share, len(docs))
 	for i, d := range docs {
-		list[i] = lanes.Lease{Lane: source.Lane(d.Lane), Epoch: d.Epoch}
+		list[i] = share{lanes.Lease{Lane: source.Lane(d.Lane), Epoch: d.Epoch}, d.Since}
 		if d.Owner != nil {
 			list[i].Owner = *d.Owner
 		}
@@ -204,15 +219,19 @@ func (l *Leases) Take(ctx context.Context, me string, want []lanes.Lease) (got [
 		if err != nil {
 			return err
 		}
-		if !present[me] {
+		if _, alive := present[me]; !alive {
 			return nil
 		}
 		var writes []driver.WriteModel
 		for _, lease := range before {
-			if lease.Epoch != epochs[lease.Lane] || present[lease.Owner] {
+			if _, there := present[lease.Owner]; there || lease.Epoch != epochs[lease.Lane] {
 				continue
 			}
-			writes = append(writes, claim(lease, me))
+			if lease.Epoch == 0 {
+				writes = append(writes, l.claimFirst(lease, me, present))
+				continue
+			}
+			writes = append(writes, claim(lease.Lease, me))
 		}
 		if len(writes) == 0 {
 			return nil
@@ -225,12 +244,15 @@ func (l *Leases) Take(ctx context.Context, me string, want []lanes.Lease) (got [
 			return fmt.Errorf("reading the lanes: %w", err)
 		}
 		// A replica that was declared dead meanwhile has taken nothing that counts.
-		if present, err = l.present(ctx); err != nil || !present[me] {
+		if present, err = l.present(ctx); err != nil {
 			return err
+		}
+		if _, alive := present[me]; !alive {
+			return nil
 		}
 		for _, lease := range after {
 			if lease.Owner == me && lease.Epoch == epochs[lease.Lane]+1 {
-				got = append(got, lease)
+				got = append(got, lease.Lease)
 			}
 		}
 		return nil
@@ -238,14 +260,15 @@ func (l *Leases) Take(ctx context.Context, me string, want []lanes.Lease) (got [
 	return got, err
 }
 
-func (l *Leases) present(ctx context.Context) (map[string]bool, error) {
+// present returns the members, and when each has joined.
+func (l *Leases) present(ctx context.Context) (map[string]time.Time, error) {
 	members, err := l.readMembers(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the members: %w", err)
 	}
-	present := make(map[string]bool)
+	present := make(map[string]time.Time)
 	for _, m := range members {
-		present[m.ID] = true
+		present[m.ID] = m.Started
 	}
 	return present, nil
 }
@@ -262,7 +285,7 @@ func byLane(list []lanes.Lease) (epochs map[source.Lane]int64, filter bson.D) {
 }
 
 // claim makes somebody the owner of a lane that is as it was found, or nobody for "".
-func claim(found lanes.Lease, owner string) driver.WriteModel {
+func claim(found lanes.Lease, owner string) *driver.UpdateOneModel {
 	name := func(s string) any {
 		if s == "" {
 			return nil
@@ -272,6 +295,21 @@ func claim(found lanes.Lease, owner string) driver.WriteModel {
 	return driver.NewUpdateOneModel().
 		SetFilter(bson.D{{Key: "_id", Value: int32(found.Lane)}, {Key: "owner", Value: name(found.Owner)}, {Key: "epoch", Value: found.Epoch}}).
 		SetUpdate(set(bson.D{{Key: "owner", Value: literal(name(owner))}, {Key: "epoch", Value: found.Epoch + 1}, {Key: "since", Value: now}}))
+}
+
+// claimFirst claims a lane that nobody has owned since its document was made. A member that was
+// there before may have owned it under an earlier document and not have noticed: then a lease's
+// time must have passed. The time when it was made tells the document from one that is made later.
+func (l *Leases) claimFirst(found share, me string, present map[string]time.Time) driver.WriteModel {
+	write := claim(found.Lease, me)
+	filter := append(write.Filter.(bson.D), bson.E{Key: "since", Value: found.since})
+	for id, joined := range present {
+		if id != me && found.since != nil && !joined.After(*found.since) {
+			ended := bson.D{{Key: "$lte", Value: bson.A{"$since", bson.D{{Key: "$subtract", Value: bson.A{now, l.ttl.Milliseconds()}}}}}}
+			return write.SetFilter(append(filter, bson.E{Key: "$expr", Value: ended}))
+		}
+	}
+	return write.SetFilter(filter)
 }
 
 // Release implements lanes.Leases.

@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/outbox-forwarder/forwarder/internal/servers"
 	"github.com/outbox-forwarder/forwarder/lanes"
@@ -71,6 +72,18 @@ func TestLeases(t *testing.T) {
 			Overdue: w.overdue,
 			Remove: func(id string) {
 				if _, err := w.members().DeleteOne(t.Context(), bson.D{{Key: "_id", Value: id}}); err != nil {
+					t.Fatal(err)
+				}
+			},
+			MakeAnew: func(lane int) {
+				shares := w.db.Collection("outbox" + lanesSuffix)
+				id := bson.D{{Key: "_id", Value: int32(lane)}}
+				if _, err := shares.DeleteOne(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := shares.UpdateOne(t.Context(), id, set(bson.D{
+					{Key: "owner", Value: nil}, {Key: "epoch", Value: int64(0)}, {Key: "since", Value: now},
+				}), options.UpdateOne().SetUpsert(true)); err != nil {
 					t.Fatal(err)
 				}
 			},

@@ -22,6 +22,7 @@ type Leases struct {
 	cfg            Config
 	members, lanes string
 	conn           *pgx.Conn
+	ttl            time.Duration // of the last Join or Round
 }
 
 var _ lanes.Leases = (*Leases)(nil)
@@ -68,6 +69,7 @@ func (l *Leases) with(ctx context.Context, do func(*pgx.Conn) error) error {
 
 // Join implements lanes.Leases.
 func (l *Leases) Join(ctx context.Context, me lanes.Member, ttl time.Duration) error {
+	l.ttl = ttl
 	return l.with(ctx, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, fmt.Sprintf(
 			`INSERT INTO %s (id, lanes, exclusive, expires_at) VALUES ($1, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond')`, l.members),
@@ -79,6 +81,7 @@ func (l *Leases) Join(ctx context.Context, me lanes.Member, ttl time.Duration) e
 // Round implements lanes.Leases. It is one statement, and one more for each member that looks
 // overdue. Looking decides nothing.
 func (l *Leases) Round(ctx context.Context, me lanes.Member, ttl time.Duration, report []byte) (table lanes.Table, alive bool, err error) {
+	l.ttl = ttl
 	err = l.with(ctx, func(conn *pgx.Conn) error {
 		var text *string
 		if report != nil {
@@ -155,7 +158,9 @@ func (l *Leases) Take(ctx context.Context, me string, want []lanes.Lease) (got [
 			WHERE l.lane = w.lane AND l.epoch = w.epoch
 			  AND (l.owner IS NULL OR NOT EXISTS (SELECT FROM %[2]s m WHERE m.id = l.owner))
 			  AND EXISTS (SELECT FROM %[2]s m WHERE m.id = $1)
-			RETURNING l.lane, l.epoch`, l.lanes, l.members), me, numbers, epochs)
+			  AND (l.epoch > 0 OR l.since <= clock_timestamp() - $4::bigint * interval '1 microsecond'
+			       OR NOT EXISTS (SELECT FROM %[2]s m WHERE m.id <> $1 AND m.started_at <= l.since))
+			RETURNING l.lane, l.epoch`, l.lanes, l.members), me, numbers, epochs, l.ttl.Microseconds())
 		if err != nil {
 			return err
 		}

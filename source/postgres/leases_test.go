@@ -63,10 +63,6 @@ func memberIDs(members []lanes.Member) string {
 	return strings.Join(list, " ")
 }
 
-func inOrderOfStart(members []lanes.Member) []lanes.Member {
-	return slices.SortedFunc(slices.Values(members), func(a, b lanes.Member) int { return a.Started.Compare(b.Started) })
-}
-
 // waitsForLock waits until a session of the forwarder waits for a lock.
 func (w *world) waitsForLock() {
 	w.t.Helper()
@@ -91,6 +87,10 @@ func TestLeases(t *testing.T) {
 					Open:    func() lanes.Leases { return w.leases() },
 					Overdue: w.overdue,
 					Remove:  func(id string) { w.exec("DELETE FROM outbox_members WHERE id = $1", id) },
+					MakeAnew: func(lane int) {
+						w.exec("DELETE FROM outbox_lanes WHERE lane = $1", lane)
+						w.exec("INSERT INTO outbox_lanes (lane) VALUES ($1)", lane)
+					},
 					Members: func() []string { return strings.Fields(w.members()) },
 					Owned:   func() int { return value[int](w, "SELECT count(*) FROM outbox_lanes WHERE owner IS NOT NULL") },
 				}
