@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"sync"
+	"time"
 
 	"github.com/outbox-forwarder/forwarder/source"
 )
@@ -36,9 +37,11 @@ type Log[P cmp.Ordered] struct {
 	del  Deleter
 	wake chan struct{}
 
-	mu    sync.Mutex // guards what follows
-	state *logState[P]
-	room  chan struct{} // closed when something was deleted, nil while nobody waits
+	mu     sync.Mutex // guards what follows
+	state  *logState[P]
+	room   chan struct{} // closed when something was deleted, nil while nobody waits
+	open   bool          // the end of a transaction is still to come
+	ending bool          // nothing more is begun, see Finish
 }
 
 // NewLog returns an empty log.
@@ -53,7 +56,10 @@ func NewLog[P cmp.Ordered](cfg LogConfig, del Deleter) *Log[P] {
 // and nothing in between. Append blocks while memory is full until something is deleted or ctx is
 // done, which is its only error; then nothing was taken in.
 func (l *Log[P]) Append(ctx context.Context, pos P, end bool, entries []Entry) error {
-	return l.take(ctx, len(entries), func() bool { return l.state.append(pos, end, entries) })
+	return l.take(ctx, len(entries), func() bool {
+		l.open = !end
+		return l.state.append(pos, end, entries)
+	})
 }
 
 // Idle says that up to pos the log has nothing but what was appended: a keep-alive. It is
@@ -99,9 +105,8 @@ func (l *Log[P]) EndSkip() {
 func (l *Log[P]) take(ctx context.Context, n int, add func() bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for n > 0 && l.full() {
-		l.room = make(chan struct{})
-		room := l.room
+	for n > 0 && (l.full() || l.ending && !l.open) {
+		room := l.freed()
 		l.mu.Unlock()
 		var err error
 		select {
@@ -126,6 +131,45 @@ func (l *Log[P]) take(ctx context.Context, n int, add func() bool) error {
 func (l *Log[P]) full() bool {
 	q := &l.state.queue
 	return len(q.rows) >= l.cfg.MaxEvents || q.waiting.bytes+q.out.bytes >= l.cfg.MaxBytes
+}
+
+// freed returns what is closed when something was deleted.
+func (l *Log[P]) freed() <-chan struct{} {
+	if l.room == nil {
+		l.room = make(chan struct{})
+	}
+	return l.room
+}
+
+// finishPatience is how long Finish waits for the next delete.
+const finishPatience = time.Second
+
+// Finish prepares a stop that repeats nothing: Append takes in what belongs to the transaction that
+// was begun, and then blocks until Reset. Finish returns when everything was delivered and deleted,
+// so that all of it is confirmed; or when nothing was deleted for a while, since something cannot be
+// delivered and the log will bring again what is behind it; or when ctx is done.
+func (l *Log[P]) Finish(ctx context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ending = true
+	patience := time.NewTimer(finishPatience)
+	defer patience.Stop()
+	for l.open || !l.state.idles() {
+		freed := l.freed()
+		l.mu.Unlock()
+		again := false
+		select {
+		case <-freed:
+			again = true
+			patience.Reset(finishPatience)
+		case <-patience.C:
+		case <-ctx.Done():
+		}
+		l.mu.Lock()
+		if !again {
+			return
+		}
+	}
 }
 
 // roomy wakes who waits for room.
@@ -153,6 +197,7 @@ func (l *Log[P]) Reset(other bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state.reset(other)
+	l.open, l.ending = false, false
 	l.roomy()
 }
 

@@ -183,6 +183,11 @@ func (s *logState[P]) confirmed() (P, bool) {
 	return s.tracker.Prefix()
 }
 
+// idles reports whether everything was delivered and deleted.
+func (s *logState[P]) idles() bool {
+	return s.queue.waiting.n+s.queue.out.n+s.queue.ghosts.n == 0
+}
+
 // reset forgets what the forwarder does not have.
 func (s *logState[P]) reset(other bool) {
 	for id, r := range s.queue.rows {

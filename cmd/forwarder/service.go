@@ -32,7 +32,8 @@ type service struct {
 	forwarder *lanes.Forwarder
 	producer  *sink.Producer
 	keeper    *lanes.Keeper
-	follower  follower // nil for a store that is polled
+	follower  follower  // nil for a store that is polled
+	custodian custodian // nil where the log is not the truth
 }
 
 // How long the start waits between two tries of a database or a broker that may come.
@@ -80,9 +81,14 @@ func (s *service) run(ctx context.Context) error {
 		return err
 	}
 	defer producer.Close()
+	custodian, _ := outbox.(custodian)
+	grace := s.cfg.Shutdown.Grace
+	if custodian != nil {
+		grace -= s.finishTime()
+	}
 	forwarder, err := lanes.NewForwarder(lanes.Config{
 		Lanes: outbox.Lanes(), MaxBytes: int(s.cfg.Memory.Events),
-	}, outbox, producer, s.log.With("table", outbox.Table()), s.cfg.Shutdown.Grace)
+	}, outbox, producer, s.log.With("table", outbox.Table()), grace)
 	if err != nil {
 		return err
 	}
@@ -97,7 +103,7 @@ func (s *service) run(ctx context.Context) error {
 	}, leases, outbox.Lanes())
 	log, _ := outbox.(follower)
 	s.mu.Lock()
-	s.forwarder, s.producer, s.keeper, s.follower = forwarder, producer, keeper, log
+	s.forwarder, s.producer, s.keeper, s.follower, s.custodian = forwarder, producer, keeper, log, custodian
 	s.mu.Unlock()
 
 	// These go on until the forwarder has deleted its last row: what was deleted may have to be
@@ -115,15 +121,39 @@ func (s *service) run(ctx context.Context) error {
 	}
 	s.log.Info("forwarding", "table", outbox.Table(), "lanes", outbox.Lanes(), "mode", s.cfg.Source.Describe(), "brokers", s.cfg.Kafka.Brokers, "version", versionName())
 	var owner lanes.Owner = keeper
-	if c, ok := outbox.(custodian); ok {
-		owner = c.Owner(keeper)
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	if custodian != nil {
+		owner = custodian.Owner(keeper)
 	}
-	err = forwarder.Run(ctx, owner)
+	unstop := context.AfterFunc(ctx, func() {
+		s.finish()
+		stop()
+	})
+	err = forwarder.Run(running, owner)
+	unstop()
+	stop()
 	end()
 	others.Wait()
 	stats := forwarder.Stats()
 	s.log.Info("stopped", "acknowledged", stats.Acked, "deleted", stats.Deleted, "in_flight", stats.Flying, "undeleted", stats.Undeleted)
 	return err
+}
+
+// finishTime is the share of the grace period in which what was read of the log is delivered.
+func (s *service) finishTime() time.Duration { return s.cfg.Shutdown.Grace / 2 }
+
+// finish prepares a stop or a move in order, for a log that would bring again what was delivered
+// behind the first event that was not.
+func (s *service) finish() {
+	s.mu.Lock()
+	c := s.custodian
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.finishTime())
+	defer cancel()
+	c.Finish(ctx)
 }
 
 // tuneCollector lets garbage grow to twice what is in use, which spares a fifth of the CPU time
@@ -304,7 +334,11 @@ func (s *service) Retire() {
 	s.mu.Lock()
 	keeper := s.keeper
 	s.mu.Unlock()
-	if keeper != nil {
-		keeper.Retire()
+	if keeper == nil {
+		return
 	}
+	go func() {
+		s.finish()
+		keeper.Retire()
+	}()
 }

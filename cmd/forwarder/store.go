@@ -39,6 +39,9 @@ type follower interface {
 type custodian interface {
 	// Owner returns the owner that the forwarder must be run with.
 	Owner(next lanes.Owner) lanes.Owner
+	// Finish goes before the forwarder is stopped or gives up its lanes in order: until it
+	// returns, what was read of the log is delivered, and nothing more is read.
+	Finish(ctx context.Context)
 }
 
 // leases is where replicas agree who owns which lane.

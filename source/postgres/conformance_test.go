@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 			if err != nil {
 				return sourcetest.Replica{}, err
 			}
-			return sourcetest.Replica{Source: s, Lanes: s.Lanes(), Run: s.Run, Owner: s.Owner, Close: s.Close}, nil
+			return sourcetest.Replica{Source: s, Lanes: s.Lanes(), Run: s.Run, Owner: s.Owner, Finish: s.Finish, Close: s.Close}, nil
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

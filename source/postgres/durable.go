@@ -105,6 +105,14 @@ func (d *Durable) Unready() []string {
 // run with it. The lanes of a durable stream belong to one replica, all of them.
 func (d *Durable) Owner(next lanes.Owner) lanes.Owner { return d.custody.Owner(next) }
 
+// Finish lets what was read of the log be delivered, and reads no more, so that a stop or a move of
+// the lanes repeats nothing. It returns early when something cannot be delivered, or ctx is done.
+func (d *Durable) Finish(ctx context.Context) {
+	if d.custody.Holds() {
+		d.log.Finish(ctx)
+	}
+}
+
 // Run streams while the lanes are ours, until ctx is done. It must outlive the forwarder, which
 // gives its lanes up only when the last position is confirmed. It may be called once, and returns
 // nil.

@@ -18,7 +18,7 @@ type Outbox struct {
 	// Left counts the rows that are in the database.
 	Left func(t testing.TB) int
 	// Repeats says that what was delivered behind an undelivered event comes again after a
-	// restart, though it was deleted: the mode confirms a position of a log.
+	// crash, though it was deleted: the mode confirms a position of a log.
 	Repeats bool
 }
 
@@ -30,7 +30,9 @@ type Replica struct {
 	Run func(ctx context.Context) error
 	// Owner makes the owner of lanes that the forwarder is to be run with; nil for any.
 	Owner func(next lanes.Owner) lanes.Owner
-	Close func()
+	// Finish goes before a stop in order; nil where nothing does.
+	Finish func(ctx context.Context)
+	Close  func()
 }
 
 // Writer is a transaction. It is used by one goroutine, and ends with Commit or Rollback.

@@ -19,6 +19,7 @@ type forwarding struct {
 	t      testing.TB
 	hand   *hand
 	reads  atomic.Int64
+	finish func(ctx context.Context)
 	cancel context.CancelFunc
 	ended  func() error
 }
@@ -109,6 +110,7 @@ func (o Outbox) start(t testing.TB, b *broker, grace time.Duration) *forwarding 
 		r.Close()
 		done <- err
 	}()
+	f.finish = r.Finish
 	f.cancel, f.ended = cancel, sync.OnceValue(func() error { return <-done })
 	t.Cleanup(func() {
 		cancel()
@@ -129,6 +131,11 @@ func (o Outbox) own(t testing.TB, b *broker) *forwarding {
 // stop ends the replica in order.
 func (f *forwarding) stop() {
 	f.t.Helper()
+	if f.finish != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		f.finish(ctx)
+		cancel()
+	}
 	f.cancel()
 	if err := f.ended(); err != nil {
 		f.t.Errorf("the forwarder ended with: %v", err)
