@@ -25,28 +25,6 @@ type database struct {
 	// look is a command for people that counts the outbox.
 	look  string
 	close func(context.Context) error
-
-	createLedger func(context.Context) error
-	readLedger   func(context.Context) (oracle.Ledger, error)
-	left         func(context.Context) (int64, error)
-	newWriter    func(oracle.WriterConfig) (writer, error)
-}
-
-// writer is an oracle's.
-type writer interface {
-	Run(ctx context.Context) error
-	Stats() oracle.WriterStats
-}
-
-// newPostgres is a database in PostgreSQL.
-func newPostgres(url string, tables oracle.Tables, remove func(context.Context) error) *database {
-	return &database{
-		kind: "table", url: url, tables: tables, close: remove,
-		createLedger: func(ctx context.Context) error { return oracle.CreateLedger(ctx, url, tables) },
-		readLedger:   func(ctx context.Context) (oracle.Ledger, error) { return oracle.ReadLedger(ctx, url, tables) },
-		left:         func(ctx context.Context) (int64, error) { return oracle.Left(ctx, url, tables) },
-		newWriter:    func(cfg oracle.WriterConfig) (writer, error) { return oracle.NewWriter(cfg) },
-	}
 }
 
 // startDatabase starts a PostgreSQL of the demo's own.
@@ -59,8 +37,11 @@ func startDatabase(ctx context.Context, logger *slog.Logger) (*database, error) 
 	if err != nil {
 		return nil, err
 	}
-	d := newPostgres(server.URL("postgres"), oracle.Tables{Outbox: "public.outbox", Ledger: "public.demo_ledger"},
-		func(context.Context) error { return server.Close() })
+	d := &database{
+		kind: "table", url: server.URL("postgres"),
+		tables: oracle.Tables{Outbox: "public.outbox", Ledger: "public.demo_ledger"},
+		close:  func(context.Context) error { return server.Close() },
+	}
 	if err := d.describe(ctx, "a real one, in a temporary folder"); err != nil {
 		return nil, errors.Join(err, server.Close())
 	}
@@ -73,7 +54,11 @@ func useDatabase(ctx context.Context, url string) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := newPostgres(url, oracle.Tables{Outbox: schemaName + ".outbox", Ledger: schemaName + ".ledger"}, s.remove)
+	d := &database{
+		kind: "table", url: url,
+		tables: oracle.Tables{Outbox: schemaName + ".outbox", Ledger: schemaName + ".ledger"},
+		close:  s.remove,
+	}
 	note := "schema " + schemaName + " made for this demo, removed at its end"
 	if s.replaced {
 		note = "schema " + schemaName + " of a demo that was killed made anew, removed at this one's end"

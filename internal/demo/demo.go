@@ -44,7 +44,7 @@ type demo struct {
 	database  *database
 	broker    *broker
 	forwarder *task
-	writer    writer
+	writer    *oracle.Writer
 	writing   *task
 	checker   *oracle.Checker
 	meter     *meter

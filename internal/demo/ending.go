@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/outbox-forwarder/forwarder/internal/oracle"
 )
 
 // end stops the writer, lets the forwarder deliver the rest and stop, and judges. ctx has
@@ -36,7 +38,7 @@ func (d *demo) drain(ctx context.Context) error {
 	defer look.Stop()
 	defer tick.Stop()
 	for {
-		left, err := d.database.left(ctx)
+		left, err := oracle.Left(ctx, d.database.url, d.database.tables)
 		if err != nil {
 			return err
 		}
@@ -60,7 +62,7 @@ func (d *demo) drain(ctx context.Context) error {
 func (d *demo) judge(ctx context.Context) (result, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reachLimit)
 	defer cancel()
-	ledger, err := d.database.readLedger(ctx)
+	ledger, err := oracle.ReadLedger(ctx, d.database.url, d.database.tables)
 	if err != nil {
 		return result{}, err
 	}
@@ -68,7 +70,7 @@ func (d *demo) judge(ctx context.Context) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	left, err := d.database.left(ctx)
+	left, err := oracle.Left(ctx, d.database.url, d.database.tables)
 	if err != nil {
 		return result{}, err
 	}

@@ -14,10 +14,6 @@ import (
 	"github.com/outbox-forwarder/forwarder/internal/oracle"
 )
 
-func isMongo(source string) bool {
-	return strings.HasPrefix(source, "mongodb://") || strings.HasPrefix(source, "mongodb+srv://")
-}
-
 // useMongo takes a database of the demo's own on a server of the user's. Its name is new, so
 // nothing of the user's can be in it.
 func useMongo(ctx context.Context, source string) (*database, error) {
@@ -26,15 +22,9 @@ func useMongo(ctx context.Context, source string) (*database, error) {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
 	name := schemaName + "_" + strings.ToLower(bson.NewObjectID().Hex())
-	tables := oracle.Tables{Outbox: name + ".outbox", Ledger: name + ".ledger"}
 	d := &database{
-		url: source, tables: tables, kind: "collection",
-		createLedger: func(context.Context) error { return nil }, // comes with its first document
-		readLedger:   func(ctx context.Context) (oracle.Ledger, error) { return oracle.ReadMongoLedger(ctx, client, tables) },
-		left:         func(ctx context.Context) (int64, error) { return oracle.LeftInMongo(ctx, client, tables) },
-		newWriter: func(cfg oracle.WriterConfig) (writer, error) {
-			return oracle.NewMongoWriter(client, cfg)
-		},
+		kind: "collection", url: source,
+		tables: oracle.Tables{Outbox: name + ".outbox", Ledger: name + ".ledger"},
 		close: func(ctx context.Context) error {
 			return errors.Join(client.Database(name).Drop(ctx), client.Disconnect(ctx))
 		},

@@ -28,7 +28,7 @@ func (d *demo) prepare(ctx context.Context) error {
 }
 
 func (d *demo) product() string {
-	if isMongo(d.cfg.SourceURL) {
+	if oracle.IsMongo(d.cfg.SourceURL) {
 		return "MongoDB"
 	}
 	return "PostgreSQL"
@@ -44,7 +44,7 @@ func (d *demo) either(given bool, ifGiven, otherwise string) string {
 func (d *demo) openDatabase(ctx context.Context) (detail string, err error) {
 	if d.cfg.SourceURL != "" {
 		use := useDatabase
-		if isMongo(d.cfg.SourceURL) {
+		if oracle.IsMongo(d.cfg.SourceURL) {
 			use = useMongo
 		}
 		ctx, cancel := context.WithTimeout(ctx, reachLimit)
@@ -97,7 +97,7 @@ func (d *demo) createOutbox(ctx context.Context) (detail string, err error) {
 	if err := d.cfg.Init(ctx, d.target()); err != nil {
 		return "", err
 	}
-	if err := d.database.createLedger(ctx); err != nil {
+	if err := oracle.CreateLedger(ctx, d.database.url, d.database.tables); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%s %s, and %s to know what was committed", d.database.kind, d.database.tables.Outbox, d.database.tables.Ledger), nil
@@ -133,13 +133,13 @@ func (d *demo) startWork(ctx context.Context) (err error) {
 	watch := &oracle.Stopwatch{}
 	topics := []string{d.broker.topic}
 	d.checker, err = oracle.StartChecker(oracle.CheckerConfig{
-		Brokers: d.broker.addrs, Topics: topics, Stopwatch: watch, History: checkerHistory, NamedRows: isMongo(d.database.url),
+		Brokers: d.broker.addrs, Topics: topics, Stopwatch: watch, History: checkerHistory,
 	})
 	if err != nil {
 		return err
 	}
 	d.closers = append(d.closers, func(context.Context) error { d.checker.Stop(); return nil })
-	d.writer, err = d.database.newWriter(oracle.WriterConfig{
+	d.writer, err = oracle.NewWriter(oracle.WriterConfig{
 		URL: d.database.url, Tables: d.database.tables, Topics: topics,
 		Connections: writerConnections, Keys: writerKeys,
 		// What rolls back is written on top, so that the rate is that of committed events.

@@ -22,8 +22,6 @@ type CheckerConfig struct {
 	// History is how many of a key's newest events are remembered to compare repeats with:
 	// 0 remembers all, at 8 bytes an event.
 	History int
-	// NamedRows says that rows have names, ObjectIDs for example, and not ascending numbers.
-	NamedRows bool
 }
 
 // Checker consumes topics and judges them as it goes. It is safe for concurrent use.
@@ -61,7 +59,7 @@ func StartChecker(cfg CheckerConfig) (*Checker, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Checker{
 		cfg: cfg, client: client, cancel: cancel, done: make(chan struct{}),
-		judge: newJudge(cfg.History, cfg.NamedRows), next: map[string]map[int32]int64{}, moved: make(chan struct{}),
+		judge: newJudge(cfg.History), next: map[string]map[int32]int64{}, moved: make(chan struct{}),
 	}
 	go c.consume(ctx)
 	return c, nil

@@ -14,7 +14,8 @@
 //   - all events of a key are in one partition.
 //
 // The ledger is a business table that changes in the very transaction that inserts the event,
-// so a commit whose answer was lost with its connection is not in doubt: the table knows.
+// so a commit whose answer was lost with its connection is not in doubt: the table knows. All of
+// it is the same in MongoDB, by the scheme of the URL: there the two are collections.
 //
 // It does not judge events without a key (they have no order) and it does not create outboxes.
 package oracle

@@ -55,6 +55,11 @@ func (e event) appendPayload(b []byte, size int) []byte {
 	return append(b, '}')
 }
 
+// row is the event as it stands in the outbox, with a payload of about size bytes.
+func (e event) row(size int) row {
+	return row{n: e.N, topic: e.Topic, key: e.Key, payload: e.appendPayload(nil, size)}
+}
+
 // parseEvent reads a payload that appendPayload wrote.
 func parseEvent(payload []byte) (event, error) {
 	var e event

@@ -1,6 +1,9 @@
 package oracle
 
 import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"hash/maphash"
 	"strconv"
@@ -27,8 +30,7 @@ type header struct {
 // clock or network; the Checker feeds it under a lock.
 type judge struct {
 	seed    maphash.Seed
-	history int  // fingerprints kept for a stream, 0 for all
-	named   bool // see CheckerConfig.NamedRows
+	history int // fingerprints kept for a stream, 0 for all
 	streams map[string]map[string]*stream
 	sum     tally
 	faults  []string
@@ -47,7 +49,7 @@ type tally struct {
 type stream struct {
 	partition int32
 	pos, max  int64 // the event received last, the newest one received
-	lastID    int64 // the id header of the event max
+	lastID    rowID // the id header of the event max
 	// prints[i] is the fingerprint of the event base+1+i.
 	prints  []uint64
 	base    int64
@@ -61,8 +63,8 @@ const maxFaults = 12
 // was damaged, and filling the gap would take the memory of the checker with it.
 const maxGap = 1 << 22
 
-func newJudge(history int, named bool) *judge {
-	return &judge{seed: maphash.MakeSeed(), history: history, named: named, streams: map[string]map[string]*stream{}}
+func newJudge(history int) *judge {
+	return &judge{seed: maphash.MakeSeed(), history: history, streams: map[string]map[string]*stream{}}
 }
 
 // observe takes the next record of a partition. It returns the event and whether this was
@@ -134,27 +136,34 @@ func (j *judge) newest(s *stream, r *record, e event, print uint64) {
 	j.checkID(s, r, e)
 }
 
-// checkID demands one decimal id header, higher than that of the event before: the writer
-// takes a key's lock before its row takes an id. Where rows have names it demands one.
+// checkID demands one id header, a decimal number or an ObjectId, higher than that of the event
+// before: the writer takes a key's lock before its row takes an id.
 func (j *judge) checkID(s *stream, r *record, e event) {
-	if j.named {
-		if r.idHeaders != 1 || r.id == "" {
-			j.sum.badIDs++
-			j.fault(r, e, "%d id headers, the last one %q, want one name", r.idHeaders, r.id)
-		}
+	id, ok := parseRowID(r.id)
+	if !ok || r.idHeaders != 1 {
+		j.sum.badIDs++
+		j.fault(r, e, "%d id headers, the last one %q, want one decimal number or ObjectId", r.idHeaders, r.id)
 		return
 	}
-	id, err := strconv.ParseInt(r.id, 10, 64)
-	if err != nil || r.idHeaders != 1 || strconv.FormatInt(id, 10) != r.id {
+	if bytes.Compare(id[:], s.lastID[:]) <= 0 {
 		j.sum.badIDs++
-		j.fault(r, e, "%d id headers, the last one %q, want one decimal number", r.idHeaders, r.id)
-		return
-	}
-	if id <= s.lastID {
-		j.sum.badIDs++
-		j.fault(r, e, "id header %d is not above %d of the event before", id, s.lastID)
+		j.fault(r, e, "id header %s is not above that of the event before", r.id)
 	}
 	s.lastID = id
+}
+
+// rowID orders rows as their ids do.
+type rowID [12]byte
+
+// parseRowID reads a row's number above 0, or a document's ObjectId, as each is written.
+func parseRowID(text string) (id rowID, ok bool) {
+	if len(text) == hex.EncodedLen(len(id)) {
+		_, err := hex.Decode(id[:], []byte(text))
+		return id, err == nil && hex.EncodeToString(id[:]) == text
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	binary.BigEndian.PutUint64(id[4:], uint64(n))
+	return id, err == nil && n > 0 && strconv.FormatInt(n, 10) == text
 }
 
 // repeat takes an event that was received before.

@@ -17,7 +17,7 @@ type script string
 
 func (s script) judge(t *testing.T, history int) *judge {
 	t.Helper()
-	j := newJudge(history, false)
+	j := newJudge(history)
 	for i, word := range strings.Fields(string(s)) {
 		key := word[:1]
 		var seq int64
@@ -121,7 +121,7 @@ func TestJudgeFindsPlantedFaults(t *testing.T) {
 }
 
 func TestJudgeBoundsItsMemory(t *testing.T) {
-	j := newJudge(10, false)
+	j := newJudge(10)
 	for seq := range int64(1000) {
 		j.observe(sound("a", seq+1))
 	}

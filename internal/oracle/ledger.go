@@ -2,11 +2,7 @@ package oracle
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Stream names an ordered sequence of events.
@@ -25,35 +21,29 @@ func (l Ledger) Events() int64 {
 	return sum
 }
 
-// Tables names the two tables of a workload, each as `table` or `schema.table`.
+// Tables names the two tables of a workload, each as `table` or `schema.table`; in MongoDB, the
+// two collections, each as `collection`, in the URL's database, or as `database.collection`.
 type Tables struct {
-	Outbox string // default public.outbox
-	Ledger string // default public.oracle_ledger
+	Outbox string // default public.outbox, in MongoDB outbox
+	Ledger string // default public.oracle_ledger, in MongoDB oracle_ledger
 }
 
-func (t Tables) withDefaults() Tables {
+// or fills in the names that are not given.
+func (t Tables) or(outbox, ledger string) Tables {
 	if t.Outbox == "" {
-		t.Outbox = "public.outbox"
+		t.Outbox = outbox
 	}
 	if t.Ledger == "" {
-		t.Ledger = "public.oracle_ledger"
+		t.Ledger = ledger
 	}
 	return t
 }
 
-// quoted is a table name as SQL text.
-func quoted(table string) string { return identifier(table).Sanitize() }
-
-func identifier(table string) pgx.Identifier { return strings.Split(table, ".") }
-
 // CreateLedger creates the ledger table where there is none. The row of a stream is also the
 // lock by which its writers take turns.
 func CreateLedger(ctx context.Context, url string, tables Tables) error {
-	return withConn(ctx, url, func(conn *pgx.Conn) error {
-		// Room in the page keeps the updates of a row beside it, without index work.
-		_, err := conn.Exec(ctx, "CREATE TABLE IF NOT EXISTS "+quoted(tables.withDefaults().Ledger)+
-			" (topic text NOT NULL, key text NOT NULL, seq bigint NOT NULL, PRIMARY KEY (topic, key)) WITH (fillfactor = 50)")
-		if err != nil {
+	return withDatabase(ctx, url, tables, func(db database) error {
+		if err := db.createLedger(ctx); err != nil {
 			return fmt.Errorf("creating the ledger: %w", err)
 		}
 		return nil
@@ -61,19 +51,9 @@ func CreateLedger(ctx context.Context, url string, tables Tables) error {
 }
 
 // ReadLedger reads what has been committed.
-func ReadLedger(ctx context.Context, url string, tables Tables) (Ledger, error) {
-	ledger := Ledger{}
-	err := withConn(ctx, url, func(conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, "SELECT topic, key, seq FROM "+quoted(tables.withDefaults().Ledger)+" WHERE seq > 0")
-		if err != nil {
-			return err
-		}
-		var s Stream
-		var seq int64
-		_, err = pgx.ForEachRow(rows, []any{&s.Topic, &s.Key, &seq}, func() error {
-			ledger[s] = seq
-			return nil
-		})
+func ReadLedger(ctx context.Context, url string, tables Tables) (ledger Ledger, err error) {
+	err = withDatabase(ctx, url, tables, func(db database) error {
+		ledger, err = db.readLedger(ctx)
 		return err
 	})
 	if err != nil {
@@ -83,35 +63,13 @@ func ReadLedger(ctx context.Context, url string, tables Tables) (Ledger, error) 
 }
 
 // Left counts the rows in the outbox.
-func Left(ctx context.Context, url string, tables Tables) (int64, error) {
-	var n int64
-	err := withConn(ctx, url, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "SELECT count(*) FROM "+quoted(tables.withDefaults().Outbox)).Scan(&n)
+func Left(ctx context.Context, url string, tables Tables) (n int64, err error) {
+	err = withDatabase(ctx, url, tables, func(db database) error {
+		n, err = db.left(ctx)
+		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("counting the outbox: %w", err)
 	}
 	return n, nil
-}
-
-func withConn(ctx context.Context, url string, f func(*pgx.Conn) error) (err error) {
-	conn, err := connect(ctx, url)
-	if err != nil {
-		return fmt.Errorf("connecting: %w", err)
-	}
-	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	return f(conn)
-}
-
-// ApplicationName is what the oracle's sessions are called in pg_stat_activity, which tells
-// them from the forwarder's.
-const ApplicationName = "oracle"
-
-func connect(ctx context.Context, url string) (*pgx.Conn, error) {
-	cfg, err := pgx.ParseConfig(url)
-	if err != nil {
-		return nil, err
-	}
-	cfg.RuntimeParams["application_name"] = ApplicationName
-	return pgx.ConnectConfig(ctx, cfg)
 }

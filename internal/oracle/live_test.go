@@ -3,12 +3,17 @@ package oracle
 import (
 	"context"
 	"errors"
+	"io"
+	"maps"
+	"net/url"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/outbox-forwarder/forwarder/internal/servers"
 	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
@@ -211,37 +216,54 @@ func (p *pipe) read(ctx context.Context, conn *pgx.Conn, last int64) (batch []*k
 // TestWriterAcrossRestarts kills and starts the database under the writer: the ledger must
 // agree with the table whatever the writer was told.
 func TestWriterAcrossRestarts(t *testing.T) {
+	t.Run("PostgreSQL", func(t *testing.T) {
+		db, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closing(t, db)
+		execute(t, db.URL("postgres"), createOutbox)
+		acrossRestarts(t, db.URL("postgres"), db.Kill, db.Stop, db.Start)
+	})
+	t.Run("MongoDB", func(t *testing.T) {
+		db, err := servers.StartMongo(t.Context(), servers.MongoConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closing(t, db)
+		member := db.Members()[0]
+		acrossRestarts(t, db.URL("app"), member.Kill, member.Stop, member.Start)
+	})
+}
+
+func closing(t *testing.T, server io.Closer) {
+	t.Helper()
+	if err := server.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func acrossRestarts(t *testing.T, url string, kill, stop func() error, start func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	db, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	url := db.URL("postgres")
-	execute(t, url, createOutbox)
 	writer, err := NewWriter(WriterConfig{URL: url, Topics: []string{"x", "y"}, MaxPerTransaction: 4, Rollback: 0.1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	writing, stop := context.WithCancel(ctx)
+	writing, end := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- writer.Run(writing) }()
-	for round, end := range []func() error{db.Kill, db.Stop, db.Kill} {
+	for round, halt := range []func() error{kill, stop, kill} {
 		for goal := int64(1000 * (round + 1)); writer.Stats().Committed < goal; {
 			if !sleep(ctx, 5*time.Millisecond) {
 				t.Fatalf("round %d: the writer does not go on: %+v", round, writer.Stats())
 			}
 		}
-		if err := errors.Join(end(), db.Start(ctx)); err != nil {
+		if err := errors.Join(halt(), start(ctx)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stop()
+	end()
 	if err := <-done; err != nil {
 		t.Fatalf("the writer gave up: %v", err)
 	}
@@ -266,19 +288,82 @@ func TestWriterAcrossRestarts(t *testing.T) {
 func TestPreload(t *testing.T) {
 	url := serverstest.Database(t)
 	execute(t, url, createOutbox)
-	if err := Preload(t.Context(), PreloadConfig{URL: url, Topic: "x", Events: 1003, Keys: 100, PayloadBytes: 200}); err != nil {
+	_, name := serverstest.MongoDatabase(t)
+	for _, url := range []string{url, mongoURL(t, name)} {
+		if err := Preload(t.Context(), PreloadConfig{URL: url, Topic: "x", Events: 1003, Keys: 100, PayloadBytes: 200}); err != nil {
+			t.Fatal(err)
+		}
+		left, err := Left(t.Context(), url, Tables{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ledger, err := ReadLedger(t.Context(), url, Tables{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left != 1003 || ledger.Events() != 1003 || ledger[Stream{"x", KeyName(2)}] != 11 || ledger[Stream{"x", KeyName(3)}] != 10 {
+			t.Errorf("table %d, ledger %d, %d, %d", left, ledger.Events(), ledger[Stream{"x", KeyName(2)}], ledger[Stream{"x", KeyName(3)}])
+		}
+	}
+}
+
+func mongoURL(t *testing.T, database string) string {
+	t.Helper()
+	u, err := url.Parse(serverstest.Mongo(t))
+	if err != nil {
+		t.Fatal("the shared MongoDB's address is not a URL")
+	}
+	u.Path = "/" + database
+	return u.String()
+}
+
+// TestMongoWriterCountsEachStream looks at what the writer leaves in a collection: each stream's
+// events are numbered from 1 to what the ledger says, in the order of seq.
+func TestMongoWriterCountsEachStream(t *testing.T) {
+	client, name := serverstest.MongoDatabase(t)
+	at := mongoURL(t, name)
+	if err := client.Database(name).CreateCollection(t.Context(), "outbox"); err != nil {
 		t.Fatal(err)
 	}
-	left, err := Left(t.Context(), url, Tables{})
+	writer, err := NewWriter(WriterConfig{URL: at, Topics: []string{"x", "y"}, Keys: 20, Events: 2000, MaxPerTransaction: 4, Rollback: 0.1, Hold: 0.05, HoldFor: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ledger, err := ReadLedger(t.Context(), url, Tables{})
+	if err := writer.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ledger, err := ReadLedger(t.Context(), at, Tables{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left != 1003 || ledger.Events() != 1003 || ledger[Stream{"x", KeyName(2)}] != 11 || ledger[Stream{"x", KeyName(3)}] != 10 {
-		t.Errorf("table %d, ledger %d, %d, %d", left, ledger.Events(), ledger[Stream{"x", KeyName(2)}], ledger[Stream{"x", KeyName(3)}])
+	if stats := writer.Stats(); stats.Committed != ledger.Events() || stats.RolledBack == 0 || stats.Unknown != 0 {
+		t.Errorf("the writer counts %+v, the ledger %d", stats, ledger.Events())
+	}
+	cursor, err := client.Database(name).Collection("outbox").Find(t.Context(), bson.D{}, options.Find().SetSort(bson.D{{Key: "seq", Value: 1}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var docs []struct {
+		ID                  bson.ObjectID `bson:"_id"`
+		Topic, Key, Payload string
+	}
+	if err := cursor.All(t.Context(), &docs); err != nil {
+		t.Fatal(err)
+	}
+	seen := Ledger{}
+	for _, d := range docs {
+		s := Stream{d.Topic, d.Key}
+		seen[s]++
+		e, err := parseEvent([]byte(d.Payload))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.ID != objectID(e.N) || e.Seq != seen[s] || e.Topic != d.Topic || e.Key != d.Key {
+			t.Errorf("document %s of %v is %+v, want sequence %d", d.ID.Hex(), s, e, seen[s])
+		}
+	}
+	if !maps.Equal(seen, ledger) {
+		t.Error("the collection and the ledger disagree")
 	}
 }
 

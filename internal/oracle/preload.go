@@ -3,8 +3,6 @@ package oracle
 import (
 	"context"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // PreloadConfig says what to put into an outbox before a measurement.
@@ -16,7 +14,8 @@ type PreloadConfig struct {
 	Events, Keys int
 	// PayloadBytes is the approximate size of a payload.
 	PayloadBytes int
-	// PerTransaction is the number of events in a transaction; 0 is all of them.
+	// PerTransaction is the number of events in a transaction; 0 is all of them. In
+	// MongoDB it is the number in an insert, 1000 at most.
 	PerTransaction int
 }
 
@@ -26,40 +25,25 @@ func Preload(ctx context.Context, cfg PreloadConfig) error {
 	if !plainName(cfg.Topic) || cfg.Events < 1 || cfg.Keys < 1 {
 		return fmt.Errorf("preloading: topic %q, %d events, %d keys", cfg.Topic, cfg.Events, cfg.Keys)
 	}
-	tables := cfg.Tables.withDefaults()
-	if err := CreateLedger(ctx, cfg.URL, tables); err != nil {
-		return err
+	if cfg.PerTransaction < 1 {
+		cfg.PerTransaction = cfg.Events
 	}
-	return withConn(ctx, cfg.URL, func(conn *pgx.Conn) error {
-		if cfg.PerTransaction < 1 {
-			cfg.PerTransaction = cfg.Events
-		}
-		for next := 0; next < cfg.Events; {
-			end := min(next+cfg.PerTransaction, cfg.Events)
-			_, err := conn.CopyFrom(ctx, identifier(tables.Outbox), []string{"topic", "key", "payload"}, pgx.CopyFromFunc(func() ([]any, error) {
-				if next == end {
-					return nil, nil
-				}
-				e := event{Topic: cfg.Topic, Key: KeyName(next % cfg.Keys), Seq: int64(next/cfg.Keys + 1), N: int64(next + 1)}
-				next++
-				return []any{e.Topic, e.Key, e.appendPayload(nil, cfg.PayloadBytes)}, nil
-			}))
-			if err != nil {
-				return fmt.Errorf("filling the outbox: %w", err)
+	ledger := Ledger{}
+	for key := range min(cfg.Keys, cfg.Events) {
+		ledger[Stream{cfg.Topic, KeyName(key)}] = int64((cfg.Events - key + cfg.Keys - 1) / cfg.Keys)
+	}
+	rows := func(yield func(row) bool) {
+		for i := range cfg.Events {
+			e := event{Topic: cfg.Topic, Key: KeyName(i % cfg.Keys), Seq: int64(i/cfg.Keys + 1), N: int64(i + 1)}
+			if !yield(e.row(cfg.PayloadBytes)) {
+				return
 			}
 		}
-		key := 0
-		_, err := conn.CopyFrom(ctx, identifier(tables.Ledger), []string{"topic", "key", "seq"}, pgx.CopyFromFunc(func() ([]any, error) {
-			if key == min(cfg.Keys, cfg.Events) {
-				return nil, nil
-			}
-			seq := int64((cfg.Events - key + cfg.Keys - 1) / cfg.Keys)
-			key++
-			return []any{cfg.Topic, KeyName(key - 1), seq}, nil
-		}))
-		if err != nil {
-			return fmt.Errorf("filling the ledger: %w", err)
+	}
+	return withDatabase(ctx, cfg.URL, cfg.Tables, func(db database) error {
+		if err := db.createLedger(ctx); err != nil {
+			return fmt.Errorf("creating the ledger: %w", err)
 		}
-		return nil
+		return db.preload(ctx, ledger, rows, cfg.PerTransaction)
 	})
 }

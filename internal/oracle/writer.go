@@ -38,7 +38,6 @@ type WriterConfig struct {
 }
 
 func (c WriterConfig) withDefaults() WriterConfig {
-	c.Tables = c.Tables.withDefaults()
 	for _, d := range []struct {
 		field *int
 		value int
@@ -112,8 +111,13 @@ func (w *Writer) Stats() WriterStats {
 // written. Transactions under way are finished. A database that is away is waited for; an
 // error that waiting cannot heal ends the run.
 func (w *Writer) Run(ctx context.Context) error {
-	if err := CreateLedger(ctx, w.cfg.URL, w.cfg.Tables); err != nil {
+	db, err := open(w.cfg.URL, w.cfg.Tables)
+	if err != nil {
 		return err
+	}
+	defer db.close(ctx)
+	if err := db.createLedger(ctx); err != nil {
+		return fmt.Errorf("creating the ledger: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -123,7 +127,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	for i := range errs {
 		group.Go(func() {
 			hand := &hand{
-				Writer: w, pace: pace,
+				Writer: w, pace: pace, db: db,
 				random: rand.New(rand.NewPCG(w.cfg.Seed, uint64(i))),
 			}
 			if errs[i] = hand.work(ctx); errs[i] != nil {
