@@ -52,15 +52,21 @@ func newBareStage(t *testing.T, db *servers.Postgres, kafka *servers.Kafka, opts
 	}
 	t.Cleanup(s.closeCounter)
 	s.conn = s.connect()
+	s.openKafka(opts...)
+	return s
+}
+
+// openKafka makes the client that looks at topics.
+func (s *stage) openKafka(opts ...kgo.Opt) {
+	s.t.Helper()
 	s.opts = append(s.opts, kgo.SeedBrokers(s.broker), kgo.MetadataMinAge(10*time.Millisecond), kgo.MetadataMaxAge(100*time.Millisecond))
 	s.opts = append(s.opts, opts...)
 	client, err := kadm.NewOptClient(s.opts...)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	t.Cleanup(client.Close)
+	s.t.Cleanup(client.Close)
 	s.kafka = client
-	return s
 }
 
 // makeTopic makes a topic and returns its name.

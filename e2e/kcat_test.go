@@ -11,7 +11,7 @@ import (
 )
 
 // kcatLine is a record as readWithKcat has it printed: key, headers, value.
-var kcatLine = regexp.MustCompile(`^(\S+)\tid=(\d+)\t\{"topic":"([^"]+)","key":"([^"]+)","seq":(\d+),"n":\d+,.*\}$`)
+var kcatLine = regexp.MustCompile(`^(\S+)\tid=([0-9a-f]+)\t\{"topic":"([^"]+)","key":"([^"]+)","seq":(\d+),"n":\d+,.*\}$`)
 
 // readWithKcat reads the topic with a client that shares no code with ours or with the
 // oracle's, and demands the given number of records, each once and in the order of its key.

@@ -11,12 +11,16 @@ type mode struct {
 	settings []string // as environment variables
 	// exclusive says that one replica has all lanes.
 	exclusive bool
+	// mongo says that the outbox is a collection in MongoDB.
+	mongo bool
 }
 
 var (
 	polled   = mode{name: "poll"}
 	streamed = mode{name: "stream", settings: []string{"FORWARDER_SOURCE_POSTGRES_MODE=stream"}}
 	durable  = mode{name: "durable slot", settings: append(slices.Clone(streamed.settings), "FORWARDER_SOURCE_POSTGRES_SLOT=durable"), exclusive: true}
+
+	allModes = slices.Concat([]mode{polled, streamed, durable}, mongoModes)
 )
 
 // inModes runs a test in each of the modes.

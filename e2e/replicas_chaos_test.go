@@ -55,26 +55,35 @@ func replicasInChaos(t *testing.T, m mode) {
 	db, kafka := privatePostgres(t), privateKafka(t)
 	c := &chaos{world: newWorldIn(t, m, db, kafka, "events"), db: db, broker: kafka, random: rand.New(rand.NewPCG(seed, 0))}
 	writer := c.write(func(c *oracle.WriterConfig) { usual(c); c.Seed = seed })
+	actions := []action{{"PostgreSQL restarts", func() { restart(t, c.db.Stop, c.db.Start) }}}
+	if m.name != polled.name {
+		actions = append(actions, action{"the connections to the log are cut", c.cutLog}, action{"the replication slots are dropped", c.dropSlots})
+	}
+	c.play(writer, during, actions...)
+}
+
+// action is something that is done to the replicas or to what they need.
+type action struct {
+	name string
+	do   func()
+}
+
+// play starts the replicas, does what every world has in store for them and the given actions,
+// each once at least, and judges.
+func (c *chaos) play(writer *writer, during time.Duration, actions ...action) {
+	t := c.t
 	for range 3 {
 		c.procs = append(c.procs, c.start(leaseTTL(chaosTTL)))
 	}
 	c.awaitBalance(c.procs...)
-	type action struct {
-		name string
-		do   func()
-	}
-	actions := []action{
+	actions = append(actions, []action{
 		{"kill -9 and start", c.kill},
 		{"kill -STOP for three leases", c.stopAndContinue},
 		{"clean restart", func() { c.cleanRestart(c.holder()) }},
 		{"rolling restart", c.rollingRestart},
 		{"a fourth joins and leaves", c.fourth},
-		{"PostgreSQL restarts", func() { restart(t, c.db.Stop, c.db.Start) }},
 		{"Kafka restarts", func() { restart(t, c.broker.Stop, c.broker.Start) }},
-	}
-	if m.name != polled.name {
-		actions = append(actions, action{"the connections to the log are cut", c.cutLog}, action{"the replication slots are dropped", c.dropSlots})
-	}
+	}...)
 	begun := time.Now()
 	for round := 0; round == 0 || time.Since(begun) < during; round++ {
 		c.random.Shuffle(len(actions), func(i, j int) { actions[i], actions[j] = actions[j], actions[i] })

@@ -45,6 +45,9 @@ type fleet struct {
 func (w *world) fleet() *fleet {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()
+	if w.collection != nil {
+		return w.collection.fleet(ctx)
+	}
 	conn, err := connect(ctx, w.url)
 	if err != nil {
 		return nil

@@ -28,6 +28,8 @@ type world struct {
 	watch   *oracle.Stopwatch
 	checker *oracle.Checker
 	counter *pgx.Conn // of left; nil while there is none
+
+	collection *collection // the outbox in MongoDB; nil in PostgreSQL
 }
 
 // newWorld prepares an outbox and a topic on the shared servers, or on the given ones where
@@ -46,11 +48,21 @@ func newWorldOn(t *testing.T, db *servers.Postgres, kafka *servers.Kafka, topic 
 // newWorldIn is newWorldOn in the given mode.
 func newWorldIn(t *testing.T, m mode, db *servers.Postgres, kafka *servers.Kafka, topic string) *world {
 	t.Helper()
-	w := &world{t: t, mode: m, watch: &oracle.Stopwatch{}}
-	if db != nil {
-		w.url = db.URL("postgres")
-	} else {
-		w.url = serverstest.Database(t)
+	switch {
+	case db != nil:
+		return newWorldAt(t, m, db.URL("postgres"), kafka, topic)
+	case m.mongo:
+		return newWorldAt(t, m, sharedMongo(t), kafka, topic)
+	}
+	return newWorldAt(t, m, serverstest.Database(t), kafka, topic)
+}
+
+// newWorldAt is newWorldIn in the database of the URL.
+func newWorldAt(t *testing.T, m mode, url string, kafka *servers.Kafka, topic string) *world {
+	t.Helper()
+	w := &world{t: t, mode: m, url: url, watch: &oracle.Stopwatch{}}
+	if m.mongo {
+		w.collection = openCollection(t, url)
 	}
 	if kafka != nil {
 		w.broker, w.topic = kafka.Addr(), topic
@@ -169,6 +181,9 @@ func (w *world) awaitEmpty() {
 
 // left counts the rows in the outbox; -1 while the database cannot be asked.
 func (w *world) left() int64 {
+	if w.collection != nil {
+		return w.collection.left()
+	}
 	var n int64
 	err := errors.New("not connected")
 	if w.counter != nil {
@@ -201,6 +216,10 @@ func (w *world) closeCounter() {
 // first read found and not what the second one missed.
 func (w *world) forwarderGone() {
 	w.t.Helper()
+	if w.collection != nil {
+		w.collection.forwarderGone()
+		return
+	}
 	conn := w.connect()
 	eventually(w.t, 10*time.Second, "the killed forwarder's sessions end", func() bool {
 		var n int
