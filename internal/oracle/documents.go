@@ -27,10 +27,11 @@ type DocumentsConfig struct {
 	Stopwatch *Stopwatch
 }
 
-// Documents writes numbered events into a collection, each by an insert of its own. Each key
-// belongs to one connection, which waits for the answer before it writes the next one: so the
-// order of a key's commits is known without a lock, and the ledger is kept here. Unlike a Writer
-// it cannot tell what became of an insert whose answer was lost, which ends it.
+// Documents writes numbered events into a collection by single inserts, without the transactions
+// of a MongoWriter, for measurements. Each key belongs to one connection, which waits for the
+// answer before it writes the next one: so the order of a key's commits is known without a lock,
+// and the ledger is kept here. What became of an insert whose answer was lost is not known, so
+// that ends it.
 type Documents struct {
 	cfg DocumentsConfig
 
