@@ -34,20 +34,20 @@ func (s *stage) steady(ctx context.Context, db outbox, forwarders []program) err
 	fmt.Printf("\n%s, steady: %.0f events/s in single-row transactions of 8 connections, %s after %s of warm-up, default settings, from commit to consumed\n",
 		db.name(), s.rate, s.steadyFor, s.warmUp)
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "\tevents\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\t%s CPU µs/event\tbeyond %s's\tKafka CPU µs/event\tpeak MiB\t", db.name(), nobody)
+	fmt.Fprintf(t, "\tevents/s\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\t%s CPU µs/event\tbeyond %s's\tKafka CPU µs/event\tpeak MiB\t", db.name(), nobody)
 	for _, name := range db.counters() {
 		fmt.Fprintf(t, "%s/event\t", name)
 	}
 	fmt.Fprintln(t)
 	var alone float64
 	for _, e := range results {
-		events := e.took.Seconds() * s.rate
+		events := float64(e.latency.Committed)
 		each := func(d time.Duration) float64 { return d.Seconds() * 1e6 / events }
 		if e.program == nobody {
 			alone = each(e.database)
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%d\t", e.program,
-			e.latency.Count, ms(e.latency.P50), ms(e.latency.P99), ms(e.latency.Max),
+		fmt.Fprintf(t, "%s\t%.0f\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%d\t", e.program,
+			events/e.took.Seconds(), ms(e.latency.P50), ms(e.latency.P99), ms(e.latency.Max),
 			each(e.subject), each(e.database), each(e.database)-alone, each(e.kafka), e.peak>>20)
 		for _, n := range e.counts {
 			fmt.Fprintf(t, "%.3g\t", float64(n)/events)

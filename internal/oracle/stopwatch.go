@@ -15,6 +15,7 @@ type Stopwatch struct {
 	// Events of which one end is known. A commit whose answer was lost leaves its event in
 	// consumed: a few for each database outage.
 	committed, consumed map[int64]time.Time
+	commits             int64 // since Recent was called last
 	total, recent       histogram
 }
 
@@ -24,6 +25,7 @@ func (s *Stopwatch) commit(n int64, at time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.commits++
 	if end, ok := s.consumed[n]; ok {
 		delete(s.consumed, n)
 		s.add(end.Sub(at))
@@ -75,13 +77,15 @@ func (s *Stopwatch) Recent() Latency {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.recent.latency()
-	s.recent = histogram{}
+	l.Committed = s.commits
+	s.recent, s.commits = histogram{}, 0
 	return l
 }
 
 // Latency is a summary of measured times. Percentiles are exact to 2 percent.
 type Latency struct {
 	Count         int64
+	Committed     int64 // events committed in the time, by Recent only
 	P50, P99, Max time.Duration
 }
 
