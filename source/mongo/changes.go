@@ -101,9 +101,7 @@ func (c *changes) next(ctx context.Context) (got change, ok bool, err error) {
 		}
 	}
 	for {
-		once, cancel := context.WithTimeout(ctx, c.limit)
-		ok := c.stream.TryNext(once)
-		cancel()
+		ok := c.advance(ctx)
 		if err := c.stream.Err(); err != nil {
 			if err = c.classify(ctx, err); code(err) == invalidToken {
 				err = &interruptedError{err} // the driver cannot go on behind the end of a collection
@@ -125,6 +123,16 @@ func (c *changes) next(ctx context.Context) (got change, ok bool, err error) {
 			return got, insert, err
 		}
 	}
+}
+
+// advance goes to the next event, for which the server may have to be asked.
+func (c *changes) advance(ctx context.Context) bool {
+	if !c.more() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.limit)
+		defer cancel()
+	}
+	return c.stream.TryNext(ctx)
 }
 
 // went notes by which cursor the server has answered. The driver goes on by itself after most
