@@ -123,7 +123,7 @@ func mongoReplicasInChaos(t *testing.T, m mode) {
 	}
 	t.Logf("replay with -chaos.seed %d", seed)
 	set, kafka := privateMongo(t), privateKafka(t)
-	c := &chaos{world: newWorldAt(t, m, set.URL("app"), kafka, "events"), broker: kafka, random: rand.New(rand.NewPCG(seed, 0))}
+	c := &chaos{world: newWorldAt(t, m, set.URL("app"), kafka, "events"), broker: kafka, random: rand.New(rand.NewPCG(seed, 0)), stretch: 800}
 	writer := c.write(func(c *oracle.WriterConfig) { c.Rate, c.Seed = 500, seed })
 	actions := []action{
 		{"the primary steps down", func() { stepDown(t, set) }},

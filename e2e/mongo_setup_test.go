@@ -107,7 +107,7 @@ func TestC69MongoRights(t *testing.T) {
 	s.url = user("relay", "", "")
 	topic := s.makeTopic("", 1, nil)
 	s.collection.put(topic, bson.D{{Key: "key", Value: "k"}, {Key: "payload", Value: "x"}})
-	p := s.start()
+	p := s.start(inJSON)
 	s.arrive(topic, 1, drainLimit)
 	s.awaitEmpty()
 	p.stop()
@@ -125,7 +125,7 @@ func TestMongoWrongPlace(t *testing.T) {
 		t.Fatalf("init: exit code %d: %s", code, stderr)
 	}
 	startOn(t, at, mongoDurable.settings, ".outbox_checkpoint", "forwarder init")
-	startOn(t, at, []string{"FORWARDER_SOURCE_MONGO_COLLECTION=order"}, "."+"order:", "source.mongo.collection")
+	startOn(t, at, []string{"FORWARDER_SOURCE_MONGO_COLLECTION=order"}, ".order:", "source.mongo.collection")
 	if err := c.outbox.Indexes().DropAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,8 @@ type chaos struct {
 	broker *servers.Kafka
 	random *rand.Rand
 	procs  []*process
+	// stretch is the most records between two actions.
+	stretch int64
 
 	actions, paused int
 }
@@ -53,7 +55,7 @@ func replicasInChaos(t *testing.T, m mode) {
 	}
 	t.Logf("replay with -chaos.seed %d", seed)
 	db, kafka := privatePostgres(t), privateKafka(t)
-	c := &chaos{world: newWorldIn(t, m, db, kafka, "events"), db: db, broker: kafka, random: rand.New(rand.NewPCG(seed, 0))}
+	c := &chaos{world: newWorldIn(t, m, db, kafka, "events"), db: db, broker: kafka, random: rand.New(rand.NewPCG(seed, 0)), stretch: 4000}
 	writer := c.write(func(c *oracle.WriterConfig) { usual(c); c.Seed = seed })
 	actions := []action{{"PostgreSQL restarts", func() { restart(t, c.db.Stop, c.db.Start) }}}
 	if m.name != polled.name {
@@ -93,7 +95,7 @@ func (c *chaos) play(writer *writer, during time.Duration, actions ...action) {
 			}
 			// As random a moment as a time is a number of records from now, and it shows that
 			// they flow again after the action before.
-			c.received(c.checker.Received() + 1 + c.random.Int64N(4000))
+			c.received(c.checker.Received() + 1 + c.random.Int64N(c.stretch))
 			t.Logf("%s: %s", time.Since(begun).Round(100*time.Millisecond), a.name)
 			c.actions++
 			a.do()
@@ -176,7 +178,7 @@ func (c *chaos) rollingRestart() {
 func (c *chaos) fourth() {
 	p := c.start(leaseTTL(chaosTTL))
 	c.awaitFleet(20*time.Second, "the fourth has lanes", func(f *fleet) bool { return f.of(p) > 0 || c.mode.exclusive && f.of(p) == 0 })
-	c.received(c.checker.Received() + 1 + c.random.Int64N(2000))
+	c.received(c.checker.Received() + 1 + c.random.Int64N(c.stretch/2))
 	p.stop()
 }
 
