@@ -142,6 +142,19 @@ func TestC20RejectedEventsDelayNobody(t *testing.T) {
 	}
 }
 
+// What is no event at all has no topic either, and that is not what must be mended.
+func TestC20DefectBeforeTopic(t *testing.T) {
+	c := fakeCluster(t, kfake.SeedTopics(1, "orders"))
+	p, _ := newProducer(t, c.ListenAddrs(), nil)
+	e := event(1, "", "k", "x")
+	e.Defect = errors.New("message: no object")
+	got := submit(t, p, e)
+	var rejected *RejectedError
+	if !errors.As(got[1].Err, &rejected) || rejected.Reason != Defect || !strings.Contains(rejected.Error(), "message: no object") {
+		t.Errorf("error of a defect is %v", got[1].Err)
+	}
+}
+
 // With little in flight a record does not linger, however long lingering is.
 func TestQuietRecordGoesOutAtOnce(t *testing.T) {
 	c := fakeCluster(t, kfake.SeedTopics(3, "orders"))

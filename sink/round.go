@@ -69,11 +69,11 @@ func (r *round) launch(run []*source.Event, report func([]source.Outcome)) {
 
 // defect returns why the event cannot be a record of any topic, or nil.
 func defect(e *source.Event) error {
+	if e.Defect != nil { // which may be why there is no topic
+		return &RejectedError{Topic: e.Topic, Reason: Defect, Err: e.Defect}
+	}
 	if err := checkTopicName(e.Topic); err != nil {
 		return &RejectedError{Topic: e.Topic, Reason: IllegalTopic, Err: err}
-	}
-	if e.Defect != nil {
-		return &RejectedError{Topic: e.Topic, Reason: Defect, Err: e.Defect}
 	}
 	return nil
 }
