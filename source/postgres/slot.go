@@ -59,7 +59,7 @@ func checkSlot(ctx context.Context, cfg Config) (slot string, problems []string,
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is left to be lost
 	table := cfg.table().beside(slotsSuffix)
-	const rights = "SELECT, INSERT, UPDATE"
+	const rights = "SELECT, INSERT, UPDATE, DELETE"
 	var version int
 	var database, user string
 	var exists, may bool

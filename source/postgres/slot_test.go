@@ -245,7 +245,14 @@ func TestDurableSetup(t *testing.T) {
 	w.exec("GRANT ALL ON outbox, outbox_members, outbox_lanes TO " + name)
 	problems = problemsOf(func(c *Config) { c.URL = login })
 	count(t, problems, 1)
-	wantProblem(t, problems, "may not use table public.outbox_slots", "GRANT SELECT, INSERT, UPDATE")
+	wantProblem(t, problems, "may not use table public.outbox_slots", "GRANT SELECT, INSERT, UPDATE, DELETE")
+	_, grant, _ := strings.Cut(problems[0], "GRANT")
+	w.exec("GRANT" + grant)
+	dropped := "dropped_" + strings.ToLower(name)
+	w.exec("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", dropped)
+	if err := DropSlot(t.Context(), w.config(func(c *Config) { c.URL, c.Slot = login, dropped }), dropped); err != nil {
+		t.Errorf("dropping a slot with those rights: %v", err)
+	}
 	if value[int](w, "SELECT current_setting('server_version_num')::int") < 170000 {
 		wantProblem(t, problemsOf(func(c *Config) { c.SlotFailover = true }), "needs PostgreSQL 17")
 	} else {
