@@ -2,6 +2,7 @@ package tail_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -135,7 +136,7 @@ func TestForwarderOverMirror(t *testing.T) {
 				m.Detach()
 				s.mu.Lock() // the log starts at a point that no transaction is in the middle of
 				for len(s.log) > 0 {
-					ev = <-s.log
+					<-s.log
 				}
 				m.Attach(uint64(1000 + s.next + 1))
 				s.mu.Unlock()
@@ -203,7 +204,7 @@ func TestLogBlocksUntilDeleted(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := l.Append(ctx, 2, true, one); err != context.Canceled {
+	if err := l.Append(ctx, 2, true, one); !errors.Is(err, context.Canceled) {
 		t.Errorf("an append without room returned %v", err)
 	}
 	page, _ := l.Read(t.Context(), everything())

@@ -32,7 +32,8 @@ type logModel struct {
 	at      int      // in log, of the reader
 	part    int      // entries of log[at] that were appended
 	scan    []*logRow
-	scanned int // of scan; all of it is in log, too
+	scanned int     // of scan; all of it is in log, too
+	slowly  float64 // share of the steps in which the scan has no more rows yet
 	rows    map[int64]*logRow
 	events  map[int64]*logRow // by the log's ID
 	known   map[int64]bool
@@ -78,6 +79,7 @@ func newLogModel(seed uint64) *logModel {
 		}
 		m.log = append(m.log, tx)
 	}
+	m.slowly = pick(r, 0, 0.9)
 	if chance(r, 0.3) {
 		// The scan saw the rows of the first transactions.
 		for _, tx := range m.log[:r.IntN(len(m.log))] {
@@ -117,6 +119,9 @@ func (m *logModel) step() {
 func (m *logModel) follow() {
 	switch {
 	case m.scanned < len(m.scan):
+		if m.scanned > 0 && chance(m.r, m.slowly) && !m.calm {
+			return
+		}
 		n := 1 + m.r.IntN(len(m.scan)-m.scanned)
 		var events []*source.Event
 		for _, row := range m.scan[m.scanned:][:n] {
@@ -158,7 +163,11 @@ func (m *logModel) restart() {
 	if m.reading != nil && chance(m.r, 0.5) {
 		return
 	}
+	before, _ := m.state.confirmed()
 	m.state.reset(false)
+	if after, _ := m.state.confirmed(); after != before {
+		failf("%d was confirmed, and is %d after a reset", before, after)
+	}
 	if m.scanned < len(m.scan) || m.unscanned() {
 		m.scanned = 0
 	}

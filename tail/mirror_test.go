@@ -151,6 +151,24 @@ func TestDeleteBeforeItsRowIsVisible(t *testing.T) {
 	}
 }
 
+// TestDroppedRowThatIsNotVisible: what the forwarder has dropped comes again from memory, though
+// the table was read meanwhile, which does not show it yet.
+func TestDroppedRowThatIsNotVisible(t *testing.T) {
+	tb := &table{snap: snapshot(100)}
+	m := tail.NewMirror(tail.Config{}, tb)
+	m.Attach(0)
+	read(t, m, everything())
+	appendRows(t, m, 150, 1)
+	expect(t, read(t, m, everything()), 1)
+	gained := everything()
+	gained.Dropped, gained.Gained = true, true
+	expect(t, read(t, m, gained))
+	expect(t, read(t, m, everything()), 1)
+	if tb.reads != 2 {
+		t.Errorf("the table was read %d times", tb.reads)
+	}
+}
+
 // TestAppendBlocks: a full memory slows the log, and is made free in the end.
 func TestAppendBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -56,7 +56,7 @@ func (m *model) read() {
 	}
 }
 
-// checkMemory: an answer from memory is in order and within bounds.
+// checkMemory: an answer from memory is within bounds, and all there is.
 func (m *model) checkMemory(r *source.Read) {
 	bytes := 0
 	for i, ev := range m.page.Events {
@@ -70,6 +70,22 @@ func (m *model) checkMemory(r *source.Read) {
 	}
 	if m.page.Snapshot.Xmax != 0 {
 		failf("an answer from memory has the snapshot %+v", m.page.Snapshot)
+	}
+	if m.page.Full {
+		return
+	}
+	answered := make(map[int64]bool)
+	for _, ev := range m.page.Events {
+		answered[ev.ID] = true
+	}
+	for id, rec := range m.rows {
+		is := m.told[id]
+		if m.snap.Shows(rec.tx.xid) {
+			is = id > r.Floor
+		}
+		if is && !rec.acked && !answered[id] && !slices.Contains(r.Known, id) && !leftOut(r, rec.Event) {
+			failf("row %d of transaction %d is left out of the answer from memory to %+v", id, rec.tx.xid, r)
+		}
 	}
 }
 
@@ -95,6 +111,7 @@ func (m *model) answer() {
 		return
 	}
 	snap := page.Snapshot
+	m.snap = snap
 	if again := m.state.answer(m.now, r, page); len(again) > 0 {
 		if chance(m.r, 0.8) {
 			m.state.deletedAgain(again, m.world.delete(again))

@@ -33,9 +33,11 @@ type model struct {
 	limit               int
 
 	attached bool
-	logAt    int   // in world.log
-	call     *call // decoded, not appended yet
-	part     int   // rows of the log's next transaction that were decoded
+	logAt    int             // in world.log
+	call     *call           // decoded, not appended yet
+	part     int             // rows of the log's next transaction that were decoded
+	told     map[int64]bool  // rows that came through the log since it began
+	snap     source.Snapshot // of the last table read that was answered
 
 	known   map[int64]bool // acknowledged or not
 	acked   []*record      // to be deleted
@@ -52,7 +54,6 @@ type model struct {
 
 	reading *source.Read
 	page    *source.Page
-	rescan  bool
 	deletes []*deletion
 	calm    bool
 }
@@ -67,6 +68,7 @@ type plan struct {
 
 type call struct {
 	xid     uint64
+	rows    []*record
 	events  []*source.Event
 	denied  []source.Lane
 	skipped bool
@@ -83,7 +85,7 @@ func newModel(seed uint64) *model {
 	m := &model{
 		world: newWorld(r), now: time.Unix(1e9, 0), steps: 100 + r.IntN(1000),
 		lanes: pick(r, 1, 2, 4), topics: pick(r, 1, 2), keys: pick(r, 1, 3, 8),
-		limit: pick(r, 1, 5, 1000, 1000), known: make(map[int64]bool), floor: start,
+		limit: pick(r, 1, 5, 1000, 1000), known: make(map[int64]bool), told: make(map[int64]bool), floor: start,
 		behindL: make(map[source.Lane]bool), fresh: make(map[source.Lane]bool), behindT: make(map[string]bool), behindK: make(map[source.TopicKey]bool),
 		waiting: make(map[int64]bool), aside: make(map[uint64]int64),
 	}
@@ -130,6 +132,9 @@ func (m *model) step() {
 		m.delete()
 	}
 	m.trouble()
+	if q := &m.state.queue; len(q.rows) != q.waiting.n+q.out.n+q.ghosts.n {
+		failf("%d rows are in lists of %d, %d and %d", len(q.rows), q.waiting.n, q.out.n, q.ghosts.n)
+	}
 }
 
 // write lets the writers take one step.
@@ -181,6 +186,9 @@ func (m *model) follow() {
 		}
 		waiting := m.state.queue.waiting.n
 		m.state.append(m.now, c.xid, c.events, c.skipped, c.denied)
+		for _, rec := range c.rows {
+			m.told[rec.ID] = true
+		}
 		m.call = nil
 		if m.state.complete && m.state.queue.waiting.n > waiting && !slices.ContainsFunc(c.events, func(ev *source.Event) bool { return !m.state.evicted.covers(ev) }) {
 			failf("rows of evicted parts are kept")
@@ -195,7 +203,7 @@ func (m *model) follow() {
 	if chance(m.r, 0.3) {
 		rows = rows[:m.r.IntN(len(rows)+1)]
 	}
-	c := &call{xid: tx.xid}
+	c := &call{xid: tx.xid, rows: rows}
 	for _, rec := range rows {
 		if !m.state.evicted.reads(rec.Lane) {
 			c.skipped = true

@@ -213,6 +213,7 @@ func (m *model) attach() {
 func (m *model) detach() {
 	m.attached = false
 	m.call = nil
+	clear(m.told)
 	m.state.detach(m.now)
 	if m.state.queue.waiting.n > 0 {
 		failf("rows wait without a log")
