@@ -82,8 +82,6 @@ func (c *collection) writer(watch *oracle.Stopwatch) (_ writer, err error) {
 
 func (c *collection) ledger(context.Context) (oracle.Ledger, error) { return c.wrote.Ledger(), nil }
 
-func (c *collection) named() bool { return true }
-
 // empty asks for the collection's count, which costs nothing and is exact while no server
 // crashes.
 func (c *collection) empty(ctx context.Context) (bool, error) {

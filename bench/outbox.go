@@ -24,8 +24,6 @@ type outbox interface {
 	// writer is who writes at an even rate. What it wrote is in the ledger.
 	writer(watch *oracle.Stopwatch) (writer, error)
 	ledger(ctx context.Context) (oracle.Ledger, error)
-	// named says that rows have names, and not ascending numbers.
-	named() bool
 	empty(ctx context.Context) (bool, error)
 	// cpu is the processor time of the server so far.
 	cpu() (time.Duration, error)

@@ -144,8 +144,6 @@ func (t *table) ledger(ctx context.Context) (oracle.Ledger, error) {
 	return oracle.ReadLedger(ctx, t.server.URL(database), oracle.Tables{})
 }
 
-func (t *table) named() bool { return false }
-
 func (t *table) empty(ctx context.Context) (bool, error) {
 	var left bool
 	if err := t.conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM outbox)").Scan(&left); err != nil {

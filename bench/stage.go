@@ -122,7 +122,7 @@ func (s *stage) produced(ctx context.Context, topic string) (int64, error) {
 // exact reads the topic and holds it against the ledger: every event once, in the order of
 // its key, and the outbox empty. Then it deletes the topic.
 func (s *stage) exact(ctx context.Context, db outbox, topic string) error {
-	checker, err := oracle.StartChecker(oracle.CheckerConfig{Brokers: s.brokers(), Topics: []string{topic}, NamedRows: db.named()})
+	checker, err := oracle.StartChecker(oracle.CheckerConfig{Brokers: s.brokers(), Topics: []string{topic}})
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (s *stage) write(ctx context.Context, db outbox, topic string) (*load, erro
 	if err != nil {
 		return nil, err
 	}
-	l.checker, err = oracle.StartChecker(oracle.CheckerConfig{Brokers: s.brokers(), Topics: []string{topic}, NamedRows: db.named(), Stopwatch: &l.watch})
+	l.checker, err = oracle.StartChecker(oracle.CheckerConfig{Brokers: s.brokers(), Topics: []string{topic}, Stopwatch: &l.watch})
 	if err != nil {
 		return nil, err
 	}
