@@ -131,6 +131,7 @@ func TestC100ExitCodes(t *testing.T) {
 		{args: "run " + kafka + " " + url + " --mode=push", code: 2, last: "forwarder: source.postgres.mode = \"push\" (--mode): is not an allowed value; write one of poll, stream"},
 		{args: "check", code: 2, last: "  source.postgres.url: is not set; give --source-url, FORWARDER_SOURCE_POSTGRES_URL, or source.postgres.url in the file that --config names"},
 		{args: "run " + kafka + " " + url + " --admin-listen=", code: 2, last: `forwarder: admin.listen = "" (--admin-listen): is empty; give it a value, or leave it out`},
+		{args: "status --source-url postgres://app@127.0.0.1:1/app", environ: []string{"FORWARDER_SOURCE_POSTGRES_SLOT=durable"}, code: 1, last: "forwarder: connecting to PostgreSQL: ..."},
 		{args: "run " + kafka + " " + url, environ: []string{"FORWARDER_SOURCE_POSTGRES_SLOT=durable"}, code: 2, last: `forwarder: source.postgres.slot = "durable" (FORWARDER_SOURCE_POSTGRES_SLOT): is given, but source.postgres.mode is poll; set source.postgres.mode to stream, or remove it`},
 		{args: "run " + kafka, environ: []string{"FORWARDER_SOURCE_POSTGRES_URL=postgres://u:${PGPASS}@h/db"}, code: 2, last: `forwarder: source.postgres.url = postgres://(hidden) (FORWARDER_SOURCE_POSTGRES_URL): uses the variable PGPASS, which is not set; ...`},
 

@@ -15,7 +15,7 @@ and why. With --retry it tells that forwarder to try all of them again now.`,
 	flags := addSettings(cmd, true, "admin.listen")
 	retry := cmd.Flags().Bool("retry", false, "try everything that waits again now")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := config.Load(flags.overrides(config.Needs{Admin: true}), p.environ, p.readFile)
+		cfg, err := config.Load(flags.overrides(config.Needs{Admin: true, Look: true}), p.environ, p.readFile)
 		if err != nil {
 			return err
 		}

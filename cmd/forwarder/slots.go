@@ -28,7 +28,7 @@ keeps the log until the disk is full: remove it with "forwarder slots drop NAME"
 	flags := addSettings(cmd, true, "source.postgres.url")
 	asJSON := cmd.Flags().Bool("json", false, "write JSON, one slot on a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := config.Load(flags.overrides(config.Needs{Source: true}), p.environ, p.readFile)
+		cfg, err := config.Load(flags.overrides(config.Needs{Source: true, Look: true}), p.environ, p.readFile)
 		if err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ a forwarder reads at this moment is refused.`,
 	flags := addSettings(cmd, true, "source.postgres.url")
 	yes := cmd.Flags().Bool("yes", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := config.Load(flags.overrides(config.Needs{Source: true}), p.environ, p.readFile)
+		cfg, err := config.Load(flags.overrides(config.Needs{Source: true, Look: true}), p.environ, p.readFile)
 		if err != nil {
 			return err
 		}

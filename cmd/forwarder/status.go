@@ -30,7 +30,7 @@ in them, and what each says of itself. It works from any machine, and counts no 
 	asJSON := cmd.Flags().Bool("json", false, "write JSON, one object on a line")
 	watch := cmd.Flags().Bool("watch", false, "show it again every 2 s, until Ctrl-C")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := config.Load(flags.overrides(config.Needs{Source: true}), p.environ, p.readFile)
+		cfg, err := config.Load(flags.overrides(config.Needs{Source: true, Look: true}), p.environ, p.readFile)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ grows with every change of owner. Lanes that changed together are shown together
 	flags := addSettings(cmd, true, "source.postgres.url")
 	asJSON := cmd.Flags().Bool("json", false, "write JSON, one lane on a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := config.Load(flags.overrides(config.Needs{Source: true}), p.environ, p.readFile)
+		cfg, err := config.Load(flags.overrides(config.Needs{Source: true, Look: true}), p.environ, p.readFile)
 		if err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ and take none until it is restarted. Nothing is repeated.`,
 	}
 	flags := addSettings(cmd, true, "admin.listen")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := config.Load(flags.overrides(config.Needs{Admin: true}), p.environ, p.readFile)
+		cfg, err := config.Load(flags.overrides(config.Needs{Admin: true, Look: true}), p.environ, p.readFile)
 		if err != nil {
 			return err
 		}

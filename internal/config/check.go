@@ -73,6 +73,9 @@ func (l *loader) checkMongo(cfg *Config, needs Needs) {
 // idle reports settings at or below the paths that have no effect here and say other than
 // their default: somebody believes in them.
 func (l *loader) idle(cfg *Config, reason, hint string, paths ...string) {
+	if l.look {
+		return
+	}
 	plain := defaults()
 	for _, s := range settings {
 		below := slices.ContainsFunc(paths, func(p string) bool { return s.path == p || strings.HasPrefix(s.path, p+".") })

@@ -21,6 +21,9 @@ type Needs struct {
 	Source bool
 	Kafka  bool
 	Admin  bool
+	// Look says that the command only looks: which settings have no effect with the others is
+	// for those to judge that use them.
+	Look bool
 }
 
 // Load reads every way in which settings are given and returns the value to work with. The
@@ -60,6 +63,7 @@ func (l *loader) load(args Overrides) (Config, error) {
 			l.apply(&cfg, s, g)
 		}
 	}
+	l.look = args.Needs.Look
 	l.check(&cfg, args.Needs)
 	if len(l.problems) > 0 {
 		l.problems.sort()
@@ -112,6 +116,7 @@ type loader struct {
 	bad   map[string]bool  // paths with a problem: what depends on them is not judged
 	used  map[string]bool  // variables that a ${NAME} refers to
 
+	look       bool // Needs.Look
 	fileUnread bool // settings may be missing because their file was not read
 	problems   Problems
 }
