@@ -11,20 +11,22 @@ import (
 
 // mongoDatabase is MongoDB.
 type mongoDatabase struct {
-	cfg config.Mongo
-	log *slog.Logger
+	cfg    config.Mongo
+	memory config.Size // for the events in memory
+	log    *slog.Logger
 }
 
 func (d mongoDatabase) config() mongo.Config {
 	return mongo.Config{
-		URL:        d.cfg.URL.Reveal(),
-		Database:   d.cfg.Database,
-		Collection: d.cfg.Collection,
-		Fields:     mongo.Fields(d.cfg.Fields),
-		Canonical:  d.cfg.JSON == config.JSONCanonical,
-		Stream:     d.cfg.Mode == config.ModeStream,
-		Durable:    d.exclusive(),
-		Logger:     d.log,
+		URL:         d.cfg.URL.Reveal(),
+		Database:    d.cfg.Database,
+		Collection:  d.cfg.Collection,
+		Fields:      mongo.Fields(d.cfg.Fields),
+		Canonical:   d.cfg.JSON == config.JSONCanonical,
+		Stream:      d.cfg.Mode == config.ModeStream,
+		Durable:     d.exclusive(),
+		MemoryBytes: int(d.memory),
+		Logger:      d.log,
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 
 // postgresDatabase is PostgreSQL.
 type postgresDatabase struct {
-	cfg config.Postgres
-	log *slog.Logger
+	cfg    config.Postgres
+	memory config.Size // for the events in memory
+	log    *slog.Logger
 }
 
 func (d postgresDatabase) config() postgres.Config {
@@ -28,6 +29,7 @@ func (d postgresDatabase) config() postgres.Config {
 		SlotFailover:   d.cfg.SlotFailover,
 		SlotBudget:     int64(d.cfg.SlotBudget),
 		DropOverBudget: d.cfg.SlotOverBudget == config.OverBudgetDrop,
+		MemoryBytes:    int(d.memory),
 		Logger:         d.log,
 	}
 }

@@ -164,7 +164,11 @@ func (s *service) tuneCollector() {
 		debug.SetGCPercent(200)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(3*int64(s.cfg.Memory.Events) + 16<<20)
+		shares := int64(3)
+		if s.cfg.Source.Postgres.Mode == config.ModeStream || s.cfg.Source.Mongo.Mode == config.ModeStream {
+			shares = 5 // a stream holds as much again, which the forwarder has not asked for yet
+		}
+		debug.SetMemoryLimit(shares*int64(s.cfg.Memory.Events) + 16<<20)
 	}
 }
 

@@ -152,5 +152,5 @@ func slotDatabase(cfg config.Config) (postgresDatabase, error) {
 	if cfg.Source.IsMongo() {
 		return postgresDatabase{}, &config.FieldError{Field: cfg.Source.Section(), Problem: "is MongoDB, which has no replication slots", Hint: "name a PostgreSQL with --source-url"}
 	}
-	return postgresDatabase{cfg.Source.Postgres, slog.New(slog.DiscardHandler)}, nil
+	return postgresDatabase{cfg.Source.Postgres, cfg.Memory.Events, slog.New(slog.DiscardHandler)}, nil
 }

@@ -68,9 +68,9 @@ type database interface {
 // databaseOf returns the database that the configuration names.
 func databaseOf(cfg config.Config, logger *slog.Logger) database {
 	if cfg.Source.IsMongo() {
-		return mongoDatabase{cfg: cfg.Source.Mongo, log: logger}
+		return mongoDatabase{cfg.Source.Mongo, cfg.Memory.Events, logger}
 	}
-	return postgresDatabase{cfg: cfg.Source.Postgres, log: logger}
+	return postgresDatabase{cfg.Source.Postgres, cfg.Memory.Events, logger}
 }
 
 // setupError is problems that were found by looking at the database.

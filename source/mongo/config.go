@@ -28,7 +28,10 @@ type Config struct {
 	Lanes int
 	// Timeout bounds every call. Default 30 s.
 	Timeout time.Duration
-	Logger  *slog.Logger
+	// MemoryBytes bounds, by source.Event.Size, what a stream holds to be handed out, and once more
+	// what was handed out and is not deleted yet. 0 takes the default of package tail.
+	MemoryBytes int
+	Logger      *slog.Logger
 
 	// Stream says that the outbox will be streamed, and Durable that the position in its change
 	// stream is to be kept: Init then creates the collection for it. OpenStream and OpenDurable

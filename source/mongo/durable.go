@@ -48,7 +48,7 @@ func OpenDurable(ctx context.Context, cfg Config) (*Durable, error) {
 		return nil, err
 	}
 	d := &Durable{Source: src, link: newLink(src), custody: custody.New(), keeper: newKeeper(src)}
-	d.log = tail.NewLog[string](tail.LogConfig{}, src.Delete)
+	d.log = tail.NewLog[string](tail.LogConfig{MaxBytes: 2 * src.cfg.MemoryBytes}, src.Delete)
 	d.link.idle(notOurs)
 	return d, nil
 }

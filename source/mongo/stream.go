@@ -49,7 +49,7 @@ func OpenStream(ctx context.Context, cfg Config) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Stream{Source: src, mirror: tail.NewMirror(tail.Config{Head: true}, table{src}), link: newLink(src)}, nil
+	return &Stream{Source: src, mirror: tail.NewMirror(tail.Config{Head: true, MaxBytes: src.cfg.MemoryBytes}, table{src}), link: newLink(src)}, nil
 }
 
 // openStreamed opens an outbox that has a change stream.

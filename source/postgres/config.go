@@ -29,7 +29,10 @@ type Config struct {
 	Lanes int
 	// Timeout bounds every call. Default 30 s.
 	Timeout time.Duration
-	Logger  *slog.Logger
+	// MemoryBytes bounds, by source.Event.Size, what a stream holds to be handed out, and once more
+	// what was handed out and is not deleted yet. 0 takes the default of package tail.
+	MemoryBytes int
+	Logger      *slog.Logger
 
 	// What follows is for OpenStream and OpenDurable.
 

@@ -76,7 +76,7 @@ func OpenDurable(ctx context.Context, cfg Config) (*Durable, error) {
 	}
 	d := &Durable{Source: src, link: newLink(src), custody: custody.New(), slot: slot, remakeEvery: remakeEvery}
 	d.link.over = d.overBudget
-	d.log = tail.NewLog[pglogrepl.LSN](tail.LogConfig{}, d.deleteRows)
+	d.log = tail.NewLog[pglogrepl.LSN](tail.LogConfig{MaxBytes: 2 * src.cfg.MemoryBytes}, d.deleteRows)
 	return d, nil
 }
 

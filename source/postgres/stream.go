@@ -35,7 +35,7 @@ func OpenStream(ctx context.Context, cfg Config) (*Stream, error) {
 		return nil, err
 	}
 	src.warnLeftover(ctx)
-	return &Stream{Source: src, mirror: tail.NewMirror(tail.Config{}, src), link: newLink(src)}, nil
+	return &Stream{Source: src, mirror: tail.NewMirror(tail.Config{MaxBytes: src.cfg.MemoryBytes}, src), link: newLink(src)}, nil
 }
 
 // openStreamed joins what is wrong with the outbox and what is wrong with its log.

@@ -54,12 +54,6 @@ func (w *world) slots() []string {
 	return list
 }
 
-// sender is the process that sends the log of the database; there must be one.
-func (w *world) sender() int {
-	w.t.Helper()
-	return value[int](w, "SELECT active_pid FROM pg_replication_slots WHERE database = current_database() AND active")
-}
-
 // cut ends the log's connection at the server.
 func (w *world) cut() {
 	w.t.Helper()
