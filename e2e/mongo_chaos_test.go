@@ -18,7 +18,7 @@ import (
 	"github.com/outbox-forwarder/forwarder/internal/servers"
 )
 
-var chaosMongo = flag.Duration("chaos.mongo", 30*time.Second, "how long TestMongoReplicasChaos goes on in each mode")
+var chaosMongo = flag.Duration("chaos.mongo", time.Second, "how long TestMongoReplicasChaos goes on in each mode; every action happens once at least")
 
 // privateMongo starts a replica set of three members that the test may stop.
 

@@ -86,6 +86,11 @@ func (c *chaos) play(writer *writer, during time.Duration, actions ...action) {
 		{"a fourth joins and leaves", c.fourth},
 		{"Kafka restarts", func() { restart(t, c.broker.Stop, c.broker.Start) }},
 	}...)
+	defer func() {
+		if t.Failed() {
+			t.Logf("%d records received, %d rows left, writer %+v", c.checker.Received(), c.left(), writer.Stats())
+		}
+	}()
 	begun := time.Now()
 	for round := 0; round == 0 || time.Since(begun) < during; round++ {
 		c.random.Shuffle(len(actions), func(i, j int) { actions[i], actions[j] = actions[j], actions[i] })

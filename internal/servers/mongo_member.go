@@ -24,6 +24,8 @@ const (
 var mongoDefaults = map[string]string{
 	"diagnosticDataCollectionEnabled": "false",
 	"transactionLifetimeLimitSeconds": "60",
+	// How long a server that is told to end lets its clients go.
+	"shutdownTimeoutMillisForSignaledShutdown": "1000",
 }
 
 // MongoMember is one MongoDB server with a data folder of its own. Its methods may be called
