@@ -51,9 +51,11 @@ func TestFloorRulesAreNeeded(t *testing.T) {
 	})
 }
 
-// TestFenceRuleIsNeeded: the model finds this one in a seed of many thousands only.
-func TestFenceRuleIsNeeded(t *testing.T) {
-	killFleetMutants(t, "TestFenceOfAnEarlierDelete", []mutation{
+// TestStoryRulesAreNeeded: a model or a simulation finds these in one seed of thousands, a story at
+// once.
+func TestStoryRulesAreNeeded(t *testing.T) {
+	killFleetMutants(t, "TestFenceOfAnEarlierDelete|TestEventsAheadOfAFailedOneDoNotWait|TestEventAheadOfAFailedOneFailsLater", []mutation{
+		{"keep what is ahead of the failed", "settle.go", "w.part.Kind == WholeTopic || slices.Contains(held, w)", "true"},
 		{"a fence is above who ran at the read", "floor.go", "m.fence == 0 && m.read <= reads", "m.fence == 0"},
 	})
 }
@@ -76,7 +78,6 @@ func TestEngineRulesAreNeeded(t *testing.T) {
 		{"one delete of a lane at a time", "deletes.go", "sh.out || ", ""},
 		{"name the moment of the next delete", "ready.go", "at(e.deleteDue(sh))", "at(sh.since.Add(e.cfg.DeleteWait))"},
 		{"tell the fence of the read", "ready.go", "e.full || !now.Before(e.fencedAt.Add(fenceEvery)) && e.floor.WantsFence()", "false"},
-		{"keep what is ahead of the failed", "settle.go", "w.part.Kind == WholeTopic || slices.Contains(held, w)", "true"},
 		{"pass over what is behind", "engine.go", "|| e.passesOver(ev) {", "{"},
 		{"one run in flight", "ready.go", "|| l.run != nil ||", "||"},
 		{"know the acknowledged", "ready.go", "for id := range e.known {\n\t\tr.Known = append(r.Known, id)", "for id, it := range e.known {\n\t\tif it.state == acknowledged {\n\t\t\tcontinue\n\t\t}\n\t\tr.Known = append(r.Known, id)"},
