@@ -124,7 +124,9 @@ func postgresRestarts(t *testing.T, m mode) {
 }
 
 // TestKafkaRestart stops, starts, kills and starts the broker under load.
-func TestKafkaRestart(t *testing.T) { inModes(t, kafkaRestarts, polled, streamed, durable, mongoStreamed) }
+func TestKafkaRestart(t *testing.T) {
+	inModes(t, kafkaRestarts, polled, streamed, durable, mongoStreamed)
+}
 
 func kafkaRestarts(t *testing.T, m mode) {
 	kafka := privateKafka(t)
