@@ -237,3 +237,17 @@ func keysOf(lane source.Lane, n int) []string {
 	}
 	return keys
 }
+
+// TestReadSaysAgainWhatMayNotHaveBeenHeard: a source that answers from memory must hear of lanes
+// that came and events that were dropped, though the read that said so failed.
+func TestReadSaysAgainWhatMayNotHaveBeenHeard(t *testing.T) {
+	e := NewEngine(Config{Lanes: 1})
+	e.Gain(epoch, 0)
+	if r := e.Ready(epoch); r.Read == nil || !r.Read.Gained {
+		t.Fatalf("the first read is %+v", r.Read)
+	}
+	e.ReadFailed(epoch)
+	if r := e.Ready(epoch.Add(time.Minute)); r.Read == nil || !r.Read.Gained || !r.Read.Dropped {
+		t.Errorf("after a failure the read is %+v", r.Read)
+	}
+}

@@ -21,7 +21,23 @@ type store struct {
 	mu   sync.Mutex
 	next int64
 	rows []*source.Event
+	gone *sync.Cond // rows were deleted
 	log  chan *source.Event
+}
+
+func newStore() *store {
+	s := newStore()
+	s.gone = sync.NewCond(&s.mu)
+	return s
+}
+
+// drained waits until there is no row.
+func (s *store) drained() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.rows) > 0 {
+		s.gone.Wait()
+	}
 }
 
 func (s *store) write(key string) {
@@ -54,6 +70,7 @@ func (s *store) DeleteRows(_ context.Context, ids []int64, _ func(uint64)) (int,
 	defer s.mu.Unlock()
 	before := len(s.rows)
 	s.rows = slices.DeleteFunc(s.rows, func(ev *source.Event) bool { _, found := slices.BinarySearch(ids, ev.ID); return found })
+	s.gone.Broadcast()
 	return before - len(s.rows), nil
 }
 
@@ -125,6 +142,9 @@ func TestForwarderOverMirror(t *testing.T) {
 	var work sync.WaitGroup
 	work.Go(func() {
 		for i := range written {
+			if i >= written-100 {
+				s.drained() // so that the mirror can keep up, however slow the machine is
+			}
 			s.write(fmt.Sprint(i % 7))
 		}
 		close(s.log)
