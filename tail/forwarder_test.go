@@ -25,8 +25,9 @@ type store struct {
 	log  chan *source.Event
 }
 
-func newStore() *store {
-	s := newStore()
+// newStore returns an empty store whose log has room for so many rows.
+func newStore(room int) *store {
+	s := &store{log: make(chan *source.Event, room)}
 	s.gone = sync.NewCond(&s.mu)
 	return s
 }
@@ -137,7 +138,7 @@ const written = 5000
 
 // TestForwarderOverMirror is all goroutines at once, with a log that is lost again and again.
 func TestForwarderOverMirror(t *testing.T) {
-	s := &store{log: make(chan *source.Event, written)}
+	s := newStore(written)
 	m := tail.NewMirror(tail.Config{MaxEvents: 100, Patience: time.Millisecond, Resync: 50 * time.Millisecond}, s)
 	var work sync.WaitGroup
 	work.Go(func() {
