@@ -113,3 +113,21 @@ func TestFinishGivesUp(t *testing.T) {
 		t.Error("a transaction is confirmed of which one event was not delivered")
 	}
 }
+
+// TestFinishAfterScan: the log is read on until it is past what the scan brought.
+func TestFinishAfterScan(t *testing.T) {
+	f := finishingLog(t)
+	ctx := t.Context()
+	if err := f.Scan(ctx, []*source.Event{{ID: 10}}, true); err != nil {
+		t.Fatal(err)
+	}
+	f.finish()
+	f.deliver(0)
+	if err := f.append(ctx, 1, true, 10, 11); err != nil {
+		t.Fatal(err)
+	}
+	f.deliver(0)
+	f.EndSkip()
+	<-f.finished
+	f.wantConfirmed(1)
+}

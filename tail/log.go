@@ -99,13 +99,14 @@ func (l *Log[P]) EndSkip() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.state.skip)
+	l.roomy()
 }
 
 // take waits for room for n entries, and adds them.
 func (l *Log[P]) take(ctx context.Context, n int, add func() bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for n > 0 && (l.full() || l.ending && !l.open) {
+	for n > 0 && (l.full() || l.ending && !l.open && !l.state.scanning()) {
 		room := l.freed()
 		l.mu.Unlock()
 		var err error
@@ -145,7 +146,7 @@ func (l *Log[P]) freed() <-chan struct{} {
 const finishPatience = time.Second
 
 // Finish prepares a stop that repeats nothing: Append takes in what belongs to the transaction that
-// was begun, and then blocks until Reset. Finish returns when everything was delivered and deleted,
+// was begun, and what the log may bring of a scan, and then blocks until Reset. Finish returns when everything was delivered and deleted,
 // so that all of it is confirmed; or when nothing was deleted for a while, since something cannot be
 // delivered and the log will bring again what is behind it; or when ctx is done.
 func (l *Log[P]) Finish(ctx context.Context) {
@@ -154,7 +155,7 @@ func (l *Log[P]) Finish(ctx context.Context) {
 	l.ending = true
 	patience := time.NewTimer(finishPatience)
 	defer patience.Stop()
-	for l.open || !l.state.idles() {
+	for l.open || l.state.scanning() || !l.state.idles() {
 		freed := l.freed()
 		l.mu.Unlock()
 		again := false

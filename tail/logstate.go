@@ -183,6 +183,9 @@ func (s *logState[P]) confirmed() (P, bool) {
 	return s.tracker.Prefix()
 }
 
+// scanning reports whether the log may still bring what a scan brought.
+func (s *logState[P]) scanning() bool { return s.scan != nil || len(s.skip) > 0 }
+
 // idles reports whether everything was delivered and deleted.
 func (s *logState[P]) idles() bool {
 	return s.queue.waiting.n+s.queue.out.n+s.queue.ghosts.n == 0

@@ -244,7 +244,7 @@ func TestInitWithoutRights(t *testing.T) {
 // TestStoreOfAnEarlierVersion: a store that lacks what came later says how it is mended.
 func TestStoreOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, outbox)
 	w.exec("ALTER TABLE outbox_members DROP COLUMN exclusive")
 	_, err := Open(t.Context(), Config{URL: w.url})
 	var setup *source.SetupError

@@ -147,7 +147,9 @@ func TestSlotBudget(t *testing.T) {
 	for _, drop := range []bool{false, true} {
 		t.Run(fmt.Sprint("drop ", drop), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, outbox, "CREATE TABLE other (text text)")
+			server := ownServer(t, nil) // whose log nobody else fills
+			w := worldAt(t, server.URL("postgres"), outbox, "CREATE TABLE other (text text)")
+			w.beside(Config{})
 			w.publish()
 			sink := &recorder{keep: func(*source.Event) bool { return true }}
 			l := w.durable(sink, nil, func(c *Config) { c.SlotBudget, c.DropOverBudget = 4<<20, drop })
