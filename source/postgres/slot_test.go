@@ -309,6 +309,7 @@ func TestRowsThatTheLogShowsFirst(t *testing.T) {
 				var names string
 				return writer.QueryRow(t.Context(), "SHOW synchronous_standby_names").Scan(&names) == nil && names == "nobody"
 			})
+			w.exec("CHECKPOINT") // by the process that makes commits wait, once it knows the setting
 			written := make(chan error, 1)
 			go func() {
 				_, err := writer.Exec(context.Background(), "INSERT INTO outbox (topic, key, payload) SELECT 't', 'k', 'p' FROM generate_series(1, 10)")
