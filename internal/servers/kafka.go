@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -43,9 +42,7 @@ type Kafka struct {
 	controller int // the controller's port
 	cluster    string
 	leader     *Kafka // whose cluster it joined; nil for a node with a cluster of its own
-
-	mu      sync.Mutex // held while the process is started or ended
-	process *process   // nil before the first start
+	child
 }
 
 const (
@@ -138,7 +135,7 @@ func newKafka(ctx context.Context, cfg KafkaConfig) (_ *Kafka, err error) {
 			err = errors.Join(err, dir.remove())
 		}
 	}()
-	k := &Kafka{folder: dir, java: java, jars: jars, jvm: cfg.JVM, port: port, controller: controller, cluster: newClusterID(), leader: cfg.Join}
+	k := &Kafka{folder: dir, java: java, jars: jars, jvm: cfg.JVM, port: port, controller: controller, cluster: newClusterID(), leader: cfg.Join, child: child{what: "Kafka", stopLimit: kafkaStopLimit}}
 	if len(k.jvm) == 0 {
 		k.jvm = fastStart
 	}
@@ -217,65 +214,28 @@ func (k *Kafka) LogPath() string { return k.path("log") }
 // Start starts a node that was stopped or killed, on the same ports and data, and returns
 // when it serves clients. It does nothing where the node runs.
 func (k *Kafka) Start(ctx context.Context) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.running() {
-		return nil
-	}
-	if err := k.start(ctx); err != nil {
-		return fmt.Errorf("starting Kafka: %w", err)
-	}
-	return nil
+	return k.begin(func() (*process, error) { return k.start(ctx) })
 }
 
-func (k *Kafka) start(ctx context.Context) error {
+func (k *Kafka) start(ctx context.Context) (*process, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, kafkaStartLimit, fmt.Errorf("not ready within %s", kafkaStartLimit))
 	defer cancel()
 	if err := errors.Join(awaitFree(ctx, k.port), awaitFree(ctx, k.controller)); err != nil {
-		return err
+		return nil, err
 	}
-	log, from, err := openLog(k.LogPath())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }()
 	// The node must outlive ctx, so it is no command of this context.
 	cmd := k.command(context.WithoutCancel(ctx), k.jvm, "kafka.Kafka", k.path("server.properties"))
-	cmd.Stdout, cmd.Stderr = log, log
-	proc, err := launch(cmd, syscall.SIGKILL)
-	if err != nil {
-		return err
-	}
-	started := logWatch{path: k.LogPath(), at: from, line: "Kafka Server started"}
-	if err := proc.awaitReady(ctx, started.seen); err != nil {
-		if proc.alive() {
-			_ = proc.end(syscall.SIGKILL, 5*time.Second)
-		}
-		return fmt.Errorf("%w%s", err, tail(k.LogPath(), from))
-	}
-	k.process = proc
-	return nil
+	return serve(ctx, cmd, k.LogPath(), syscall.SIGKILL, func(_ *process, from int64) func() bool {
+		started := logWatch{path: k.LogPath(), at: from, line: "Kafka Server started"}
+		return started.seen
+	})
 }
-
-func (k *Kafka) running() bool { return k.process != nil && k.process.alive() }
 
 // Stop shuts the node down in order. It does nothing where the node does not run.
 func (k *Kafka) Stop() error { return k.end("stopping", syscall.SIGTERM) }
 
 // Kill ends the node by SIGKILL.
 func (k *Kafka) Kill() error { return k.end("killing", syscall.SIGKILL) }
-
-func (k *Kafka) end(doing string, sig syscall.Signal) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.running() {
-		return nil
-	}
-	if err := k.process.end(sig, kafkaStopLimit); err != nil {
-		return fmt.Errorf("%s Kafka: %w", doing, err)
-	}
-	return nil
-}
 
 // Close ends the node and removes its data, for whose sake no orderly end is waited for.
 func (k *Kafka) Close() error {
@@ -285,13 +245,3 @@ func (k *Kafka) Close() error {
 
 // Addr returns the address that clients start from.
 func (k *Kafka) Addr() string { return loopback(k.port) }
-
-// PID returns the id of the node's process; 0 where it does not run.
-func (k *Kafka) PID() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.running() {
-		return 0
-	}
-	return k.process.pid
-}

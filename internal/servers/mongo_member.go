@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -35,9 +34,7 @@ type MongoMember struct {
 	bin    string
 	args   []string
 	port   int
-
-	mu      sync.Mutex // held while the process is started or ended
-	process *process   // nil before the first start
+	child
 }
 
 func newMongoMember(bin string, cfg MongoConfig, secret string) (_ *MongoMember, err error) {
@@ -54,7 +51,7 @@ func newMongoMember(bin string, cfg MongoConfig, secret string) (_ *MongoMember,
 			err = errors.Join(err, dir.remove())
 		}
 	}()
-	m := &MongoMember{folder: dir, bin: bin, port: port}
+	m := &MongoMember{folder: dir, bin: bin, port: port, child: child{what: "MongoDB", stopLimit: mongoStopLimit}}
 	m.args = []string{"--dbpath", filepath.Join(dir.path, "data"), "--port", strconv.Itoa(port), "--bind_ip", "127.0.0.1",
 		"--nounixsocket", "--wiredTigerCacheSizeGB", "0.5"}
 	if !cfg.Standalone {
@@ -84,48 +81,23 @@ func (m *MongoMember) LogPath() string { return filepath.Join(m.folder.path, "lo
 // Start starts a server that was stopped or killed, on the same port and data, and returns
 // when it accepts connections. It does nothing where the server runs.
 func (m *MongoMember) Start(ctx context.Context) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.running() {
-		return nil
-	}
-	if err := m.start(ctx); err != nil {
-		return fmt.Errorf("starting MongoDB: %w", err)
-	}
-	return nil
+	return m.begin(func() (*process, error) { return m.start(ctx) })
 }
 
-func (m *MongoMember) start(ctx context.Context) error {
+func (m *MongoMember) start(ctx context.Context) (*process, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, mongoStartLimit, fmt.Errorf("not ready within %s", mongoStartLimit))
 	defer cancel()
 	if err := awaitFree(ctx, m.port); err != nil {
-		return err
+		return nil, err
 	}
-	log, from, err := openLog(m.LogPath())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }()
 	// The server must outlive ctx, so it is no command of this context.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), m.bin, m.args...)
 	cmd.Dir = m.folder.path
-	cmd.Stdout, cmd.Stderr = log, log
-	proc, err := launch(cmd, syscall.SIGKILL)
-	if err != nil {
-		return err
-	}
-	accepts := logWatch{path: m.LogPath(), at: from, line: `"msg":"Waiting for connections"`}
-	if err := proc.awaitReady(ctx, accepts.seen); err != nil {
-		if proc.alive() {
-			_ = proc.end(syscall.SIGKILL, 5*time.Second)
-		}
-		return fmt.Errorf("%w%s", err, tail(m.LogPath(), from))
-	}
-	m.process = proc
-	return nil
+	return serve(ctx, cmd, m.LogPath(), syscall.SIGKILL, func(_ *process, from int64) func() bool {
+		accepts := logWatch{path: m.LogPath(), at: from, line: `"msg":"Waiting for connections"`}
+		return accepts.seen
+	})
 }
-
-func (m *MongoMember) running() bool { return m.process != nil && m.process.alive() }
 
 // Stop shuts the server down in order: a primary hands over first. It does nothing where the
 // server does not run.
@@ -133,18 +105,6 @@ func (m *MongoMember) Stop() error { return m.end("stopping", syscall.SIGTERM) }
 
 // Kill ends the server by SIGKILL, also one that is paused.
 func (m *MongoMember) Kill() error { return m.end("killing", syscall.SIGKILL) }
-
-func (m *MongoMember) end(doing string, sig syscall.Signal) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.running() {
-		return nil
-	}
-	if err := m.process.end(sig, mongoStopLimit); err != nil {
-		return fmt.Errorf("%s MongoDB: %w", doing, err)
-	}
-	return nil
-}
 
 // Pause stops the server without ending it: its connections stay open and nothing answers.
 func (m *MongoMember) Pause() error { return m.signal(syscall.SIGSTOP) }
@@ -162,16 +122,6 @@ func (m *MongoMember) signal(sig syscall.Signal) error {
 		return fmt.Errorf("signalling MongoDB: %w", err)
 	}
 	return nil
-}
-
-// PID returns the id of the server's process; 0 where it does not run.
-func (m *MongoMember) PID() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.running() {
-		return 0
-	}
-	return m.process.pid
 }
 
 func (m *MongoMember) close() error {

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -38,15 +37,15 @@ type Postgres struct {
 	account *account
 	bin     string
 	port    int
-
-	mu      sync.Mutex // held while the process is started or ended
-	process *process   // nil before the first start
+	child
 }
 
 const (
 	postgresStartLimit = time.Minute
 	postgresStopLimit  = time.Minute
 )
+
+func postgresChild() child { return child{what: "PostgreSQL", stopLimit: postgresStopLimit} }
 
 // postgresDefaults fit a server for tests that is restarted and killed.
 var postgresDefaults = map[string]string{
@@ -96,7 +95,7 @@ func newPostgres(ctx context.Context, cfg PostgresConfig) (_ *Postgres, err erro
 			err = errors.Join(err, dir.remove())
 		}
 	}()
-	p := &Postgres{folder: dir, account: user, bin: bin, port: port}
+	p := &Postgres{folder: dir, account: user, bin: bin, port: port, child: postgresChild()}
 	if err := p.bringWithin(); err != nil {
 		return nil, err
 	}
@@ -163,45 +162,22 @@ func (p *Postgres) LogPath() string { return filepath.Join(p.folder.path, "log")
 // Start starts a server that was stopped or killed, on the same port and data, and returns
 // when it accepts connections. It does nothing where the server runs.
 func (p *Postgres) Start(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.running() {
-		return nil
-	}
-	if err := p.start(ctx); err != nil {
-		return fmt.Errorf("starting PostgreSQL: %w", err)
-	}
-	return nil
+	return p.begin(func() (*process, error) { return p.start(ctx) })
 }
 
-func (p *Postgres) start(ctx context.Context) error {
+func (p *Postgres) start(ctx context.Context) (*process, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, postgresStartLimit, fmt.Errorf("not ready within %s", postgresStartLimit))
 	defer cancel()
 	if err := awaitFree(ctx, p.port); err != nil {
-		return err
+		return nil, err
 	}
-	log, from, err := openLog(p.LogPath())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }()
 	// The server must outlive ctx, so it is no command of this context.
 	cmd := p.command(context.WithoutCancel(ctx), "postgres", "-D", p.data())
-	cmd.Stdout, cmd.Stderr = log, log
 	// SIGQUIT is PostgreSQL's immediate shutdown: it takes all backends along and leaves no
 	// shared memory behind.
-	proc, err := launch(cmd, syscall.SIGQUIT)
-	if err != nil {
-		return err
-	}
-	if err := proc.awaitReady(ctx, func() bool { return p.accepts(proc.pid) }); err != nil {
-		if proc.alive() {
-			_ = proc.end(syscall.SIGQUIT, 5*time.Second)
-		}
-		return fmt.Errorf("%w%s", err, tail(p.LogPath(), from))
-	}
-	p.process = proc
-	return nil
+	return serve(ctx, cmd, p.LogPath(), syscall.SIGQUIT, func(proc *process, _ int64) func() bool {
+		return func() bool { return p.accepts(proc.pid) }
+	})
 }
 
 // accepts reads from postmaster.pid whether this very server accepts connections: the
@@ -215,38 +191,15 @@ func (p *Postgres) accepts(pid int) bool {
 	return len(lines) > 7 && lines[0] == strconv.Itoa(pid) && strings.TrimSpace(lines[7]) == "ready"
 }
 
-func (p *Postgres) running() bool { return p.process != nil && p.process.alive() }
-
 // Stop shuts the server down in order, without waiting for its clients (PostgreSQL's fast
 // shutdown). It does nothing where the server does not run.
-func (p *Postgres) Stop() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.running() {
-		return nil
-	}
-	if err := p.process.end(syscall.SIGINT, postgresStopLimit); err != nil {
-		return fmt.Errorf("stopping PostgreSQL: %w", err)
-	}
-	return nil
-}
+func (p *Postgres) Stop() error { return p.end("stopping", syscall.SIGINT) }
 
 // Kill ends the server as a crash of the machine would: every process of it at once, by
 // SIGKILL. It returns when all of them are gone.
-func (p *Postgres) Kill() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.running() {
-		return nil
-	}
-	if err := p.killAll(); err != nil {
-		return fmt.Errorf("killing PostgreSQL: %w", err)
-	}
-	return nil
-}
+func (p *Postgres) Kill() error { return p.alive("killing", killAll) }
 
-func (p *Postgres) killAll() error {
-	main := p.process
+func killAll(main *process) error {
 	if err := freeze(main.pid); err != nil {
 		return fmt.Errorf("stopping the main process from starting others: %w", err)
 	}
@@ -283,17 +236,6 @@ func (p *Postgres) Close() error {
 // URL returns the connection URL of a database of the server, for its superuser.
 func (p *Postgres) URL(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(p.port), database)
-}
-
-// PID returns the id of the server's main process, whose children do the work; 0 where the
-// server does not run.
-func (p *Postgres) PID() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.running() {
-		return 0
-	}
-	return p.process.pid
 }
 
 // Bin returns the folder that holds the server's programs, and the client's programs too

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -99,6 +100,83 @@ func (p *process) awaitReady(ctx context.Context, ready func() bool) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// child is a server's process, which is started and ended many times. Its methods may be called
+// from several goroutines.
+type child struct {
+	what      string // the product, for errors
+	stopLimit time.Duration
+
+	mu      sync.Mutex // held while the process is started or ended
+	process *process   // nil before the first start
+}
+
+// begin starts the process by start, where it does not run.
+func (c *child) begin(start func() (*process, error)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running() {
+		return nil
+	}
+	p, err := start()
+	if err != nil {
+		return fmt.Errorf("starting %s: %w", c.what, err)
+	}
+	c.process = p
+	return nil
+}
+
+func (c *child) running() bool { return c.process != nil && c.process.alive() }
+
+// end ends the process by the signal, where it runs.
+func (c *child) end(doing string, sig syscall.Signal) error {
+	return c.alive(doing, func(p *process) error { return p.end(sig, c.stopLimit) })
+}
+
+// alive does something to the process, where it runs.
+func (c *child) alive(doing string, do func(*process) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.running() {
+		return nil
+	}
+	if err := do(c.process); err != nil {
+		return fmt.Errorf("%s %s: %w", doing, c.what, err)
+	}
+	return nil
+}
+
+// PID returns the id of the server's main process; 0 where it does not run.
+func (c *child) PID() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.running() {
+		return 0
+	}
+	return c.process.pid
+}
+
+// serve starts a server's command with its output in the log, and returns the process when it is
+// ready. It dies by onDeath with this process.
+func serve(ctx context.Context, cmd *exec.Cmd, path string, onDeath syscall.Signal, ready func(p *process, from int64) func() bool) (*process, error) {
+	log, from, err := openLog(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	cmd.Stdout, cmd.Stderr = log, log
+	p, err := launch(cmd, onDeath)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.awaitReady(ctx, ready(p, from)); err != nil {
+		if p.alive() {
+			_ = p.end(onDeath, 5*time.Second)
+		}
+		return nil, fmt.Errorf("%w%s", err, tail(path, from))
+	}
+	return p, nil
 }
 
 // run runs a short command to its end, with its output in the error. It dies with this

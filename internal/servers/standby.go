@@ -38,7 +38,7 @@ func (p *Postgres) copyStopped(ctx context.Context) (_ *Postgres, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Postgres{folder: dir, account: p.account, bin: p.bin, port: port}
+	s := &Postgres{folder: dir, account: p.account, bin: p.bin, port: port, child: postgresChild()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, dir.remove())
