@@ -46,7 +46,7 @@ func TestStreamAnswersFromTheLog(t *testing.T) {
 	if more := stats.TableReads - reads; more > 3 { // one every 30 s, for what no log tells
 		t.Errorf("the table was read %d times while the log told everything", more)
 	}
-	if !stats.Complete || !stats.Streaming || stats.Begun != 1 || stats.Received == 0 || stats.LastByte.IsZero() {
+	if !stats.Complete || !stats.Streaming || stats.Begun != 1 || stats.Received == 0 || stats.Heard.IsZero() {
 		t.Errorf("stats: %+v", stats)
 	}
 	for i, ev := range st.sink.events() {
