@@ -3,7 +3,7 @@ package tail
 import (
 	"context"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/outbox-forwarder/forwarder/source"
 )
@@ -28,20 +28,13 @@ func (f *finishing) append(ctx context.Context, pos int, end bool, rows ...int64
 	return f.Append(ctx, pos, end, entries)
 }
 
+// finish returns once Finish waits, or has returned.
 func (f *finishing) finish() {
 	go func() {
 		f.Finish(context.Background())
 		close(f.finished)
 	}()
-	for {
-		f.mu.Lock()
-		ending := f.ending
-		f.mu.Unlock()
-		if ending {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
+	synctest.Wait()
 }
 
 // deliver reads what there is and deletes all of it but what keep says.
@@ -69,7 +62,9 @@ func (f *finishing) wantConfirmed(want int) {
 
 // TestFinish: the transaction that was begun is taken in to its end and delivered, and the next one
 // only after a reset.
-func TestFinish(t *testing.T) {
+func TestFinish(t *testing.T) { synctest.Test(t, finish) }
+
+func finish(t *testing.T) {
 	f := finishingLog(t)
 	ctx := t.Context()
 	for _, err := range []error{f.append(ctx, 1, true, 10), f.append(ctx, 2, false, 20)} {
@@ -87,6 +82,7 @@ func TestFinish(t *testing.T) {
 	f.deliver(0)
 	<-f.finished
 	f.wantConfirmed(2)
+	synctest.Wait()
 	select {
 	case err := <-next:
 		t.Fatalf("the next transaction was taken in: %v", err)
@@ -101,7 +97,9 @@ func TestFinish(t *testing.T) {
 }
 
 // TestFinishGivesUp: an event that cannot be delivered does not hold up the stop.
-func TestFinishGivesUp(t *testing.T) {
+func TestFinishGivesUp(t *testing.T) { synctest.Test(t, finishGivesUp) }
+
+func finishGivesUp(t *testing.T) {
 	f := finishingLog(t)
 	if err := f.append(t.Context(), 1, true, 10, 11); err != nil {
 		t.Fatal(err)
@@ -115,7 +113,9 @@ func TestFinishGivesUp(t *testing.T) {
 }
 
 // TestFinishAfterScan: the log is read on until it is past what the scan brought.
-func TestFinishAfterScan(t *testing.T) {
+func TestFinishAfterScan(t *testing.T) { synctest.Test(t, finishAfterScan) }
+
+func finishAfterScan(t *testing.T) {
 	f := finishingLog(t)
 	ctx := t.Context()
 	if err := f.Scan(ctx, []*source.Event{{ID: 10}}, true); err != nil {
