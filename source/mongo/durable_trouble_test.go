@@ -186,31 +186,8 @@ func TestDurableC63Election(t *testing.T) {
 		replicas = append(replicas, w.durable(sink, k))
 	}
 	ws := w.startWriters(4, 12)
-	more := func() {
-		t.Helper()
-		at := sink.count()
-		eventually(t, "more events", func() bool { return sink.count() >= at+100 })
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	more()
-	must(m.StepDown(t.Context()))
-	more()
-	killed, err := m.Primary(t.Context())
-	must(err)
-	must(killed.Kill())
-	more()
-	must(killed.Start(t.Context()))
-	paused, err := m.Primary(t.Context())
-	must(err)
-	must(paused.Pause())
-	more()
-	must(paused.Resume())
-	more()
+	more, must := moreOf(t, sink), noError(t)
+	troublePrimaries(t, m, more)
 	for _, member := range m.Members() {
 		must(member.Kill())
 	}

@@ -197,6 +197,45 @@ func TestStreamTooLarge(t *testing.T) {
 	}
 }
 
+// moreOf returns what waits for a hundred further events.
+func moreOf(t *testing.T, sink *recorder) func() {
+	return func() {
+		t.Helper()
+		at := sink.count()
+		eventually(t, "more events", func() bool { return sink.count() >= at+100 })
+	}
+}
+
+func noError(t *testing.T) func(error) {
+	return func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// troublePrimaries lets the primary step down, kills one, and silences one for a while. After each
+// of them, more waits until events flow.
+func troublePrimaries(t *testing.T, m *servers.Mongo, more func()) {
+	t.Helper()
+	must := noError(t)
+	more()
+	must(m.StepDown(t.Context()))
+	more()
+	killed, err := m.Primary(t.Context())
+	must(err)
+	must(killed.Kill())
+	more()
+	must(killed.Start(t.Context()))
+	paused, err := m.Primary(t.Context())
+	must(err)
+	must(paused.Pause())
+	more()
+	must(paused.Resume())
+	more()
+}
+
 // TestStreamC63Election: two replicas share the lanes and stream while the primary steps down, is
 // killed, is silent and comes back. Nothing is lost, each key stays in order, and all goes on by
 // itself.
@@ -212,31 +251,7 @@ func TestStreamC63Election(t *testing.T) {
 		streams = append(streams, w.stream(sink, k))
 	}
 	ws := w.startWriters(4, 12)
-	more := func() {
-		t.Helper()
-		at := sink.count()
-		eventually(t, "more events", func() bool { return sink.count() >= at+100 })
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	more()
-	must(m.StepDown(t.Context()))
-	more()
-	killed, err := m.Primary(t.Context())
-	must(err)
-	must(killed.Kill())
-	more()
-	must(killed.Start(t.Context()))
-	paused, err := m.Primary(t.Context())
-	must(err)
-	must(paused.Pause())
-	more()
-	must(paused.Resume())
-	more()
+	troublePrimaries(t, m, moreOf(t, sink))
 	written := ws.stop()
 	w.emptied()
 	repeats := sink.check(t, written)

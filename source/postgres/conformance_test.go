@@ -15,28 +15,10 @@ import (
 // TestConformance: what every source does, in each mode.
 func TestConformance(t *testing.T) {
 	const durable = "durable slot"
-	for name, open := range map[string]func(ctx context.Context, cfg Config) (sourcetest.Replica, error){
-		"poll": func(ctx context.Context, cfg Config) (sourcetest.Replica, error) {
-			s, err := Open(ctx, cfg)
-			if err != nil {
-				return sourcetest.Replica{}, err
-			}
-			return sourcetest.Replica{Source: s, Lanes: s.Lanes(), Close: s.Close}, nil
-		},
-		"stream": func(ctx context.Context, cfg Config) (sourcetest.Replica, error) {
-			s, err := OpenStream(ctx, cfg)
-			if err != nil {
-				return sourcetest.Replica{}, err
-			}
-			return sourcetest.Replica{Source: s, Lanes: s.Lanes(), Run: s.Run, Close: s.Close}, nil
-		},
-		durable: func(ctx context.Context, cfg Config) (sourcetest.Replica, error) {
-			s, err := OpenDurable(ctx, cfg)
-			if err != nil {
-				return sourcetest.Replica{}, err
-			}
-			return sourcetest.Replica{Source: s, Lanes: s.Lanes(), Run: s.Run, Owner: s.Owner, Finish: s.Finish, Close: s.Close}, nil
-		},
+	for name, open := range map[string]func(ctx context.Context, cfg Config) (sourcetest.Store, error){
+		"poll":   func(ctx context.Context, cfg Config) (sourcetest.Store, error) { return Open(ctx, cfg) },
+		"stream": func(ctx context.Context, cfg Config) (sourcetest.Store, error) { return OpenStream(ctx, cfg) },
+		durable:  func(ctx context.Context, cfg Config) (sourcetest.Store, error) { return OpenDurable(ctx, cfg) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -52,11 +34,11 @@ func TestConformance(t *testing.T) {
 					Repeats: name == durable,
 					Open: func(t testing.TB) sourcetest.Replica {
 						t.Helper()
-						r, err := open(t.Context(), w.config())
+						s, err := open(t.Context(), w.config())
 						if err != nil {
 							t.Fatal(err)
 						}
-						return r
+						return sourcetest.ReplicaOf(s)
 					},
 					Begin: func(t testing.TB) sourcetest.Writer { return beginWriter(t, pool) },
 					Left: func(t testing.TB) (n int) {

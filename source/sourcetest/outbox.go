@@ -35,6 +35,31 @@ type Replica struct {
 	Close  func()
 }
 
+// Store is an open outbox with the methods that its users have. One that follows a log has Run
+// besides, and one whose log is the truth has Owner and Finish.
+type Store interface {
+	lanes.Source
+	Lanes() int
+	Close()
+}
+
+// ReplicaOf takes from a store what it has.
+func ReplicaOf(s Store) Replica {
+	r := Replica{Source: s, Lanes: s.Lanes(), Close: s.Close}
+	if f, ok := s.(interface {
+		Run(ctx context.Context) error
+	}); ok {
+		r.Run = f.Run
+	}
+	if c, ok := s.(interface {
+		Owner(next lanes.Owner) lanes.Owner
+		Finish(ctx context.Context)
+	}); ok {
+		r.Owner, r.Finish = c.Owner, c.Finish
+	}
+	return r
+}
+
 // Writer is a transaction. It is used by one goroutine, and ends with Commit or Rollback.
 type Writer interface {
 	Insert(rows ...Row)
