@@ -35,7 +35,7 @@ func (e *Engine) Deleted(ids []int64) {
 	e.finished(ids).fails = 0
 	for _, id := range ids {
 		it := e.acknowledged(id)
-		delete(e.known, id)
+		e.forget(it)
 		l := &e.lanes[it.lane]
 		l.undeleted--
 		e.undeleted--

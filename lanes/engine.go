@@ -23,6 +23,7 @@ type Engine struct {
 	floor *Floor[Part]
 	lanes []lane
 	known map[int64]*item
+	ids   []int64           // of known, each at its item's place
 	parts map[Part]*waiting // behind, or on trial
 	kinds [4]int            // entries in parts by kind
 	trial int               // entries in parts on trial
@@ -101,6 +102,7 @@ type item struct {
 	suspect bool // must be sent alone
 	again   bool // an earlier attempt may have been written
 	size    int32
+	place   int32 // in Engine.ids
 	err     error
 }
 
@@ -243,7 +245,7 @@ func (e *Engine) accept(now time.Time, ev *source.Event, it *item) bool {
 		return false
 	}
 	*it = item{ev: ev, id: ev.ID, lane: ev.Lane, size: int32(min(size, 1<<31-1))}
-	e.known[ev.ID] = it
+	e.remember(it)
 	l.queue = append(l.queue, it)
 	l.bytes += size
 	e.bytes += size
@@ -344,10 +346,26 @@ func (e *Engine) drop(it *item) {
 	}
 	e.bytes -= int(it.size)
 	e.clear(it)
-	delete(e.known, it.id)
+	e.forget(it)
 	e.dropped = true
 	e.stats.Dropped++
 	it.ev, it.run = nil, nil
+}
+
+// remember adds an item to known.
+func (e *Engine) remember(it *item) {
+	it.place = int32(len(e.ids))
+	e.ids = append(e.ids, it.id)
+	e.known[it.id] = it
+}
+
+// forget takes an item out of known.
+func (e *Engine) forget(it *item) {
+	last := len(e.ids) - 1
+	e.ids[it.place] = e.ids[last]
+	e.known[e.ids[last]].place = it.place
+	e.ids = e.ids[:last]
+	delete(e.known, it.id)
 }
 
 // clear ends the suspicion against an item, and the inquest with the last of them.

@@ -81,7 +81,7 @@ func TestEngineRulesAreNeeded(t *testing.T) {
 		{"tell the fence of the read", "ready.go", "e.full || !now.Before(e.fencedAt.Add(fenceEvery)) && e.floor.WantsFence()", "false"},
 		{"pass over what is behind", "engine.go", "|| e.passesOver(ev) {", "{"},
 		{"one run in flight", "ready.go", "|| l.run != nil ||", "||"},
-		{"know the acknowledged", "ready.go", "for id := range e.known {\n\t\tr.Known = append(r.Known, id)", "for id, it := range e.known {\n\t\tif it.state == acknowledged {\n\t\t\tcontinue\n\t\t}\n\t\tr.Known = append(r.Known, id)"},
+		{"know the acknowledged", "ready.go", "r.Known = append(make([]int64, 0, len(e.ids)+e.kinds[OneRow]), e.ids...)", "for id, it := range e.known {\n\t\tif it.state != acknowledged {\n\t\t\tr.Known = append(r.Known, id)\n\t\t}\n\t}"},
 		{"throw the page away", "engine.go", "if !e.floor.Observe(now, page) {", "if e.floor.Observe(now, page); false {"},
 		{"delete again", "deletes.go", "sh.acked = append(slices.Clone(ids), sh.acked...)", ""},
 		{"wake up after a pause", "ready.go", "at(e.pausedUntil)", ""},

@@ -242,10 +242,7 @@ func (e *Engine) read(now time.Time) *source.Read {
 	if live == len(e.lanes) {
 		r.Lanes = nil
 	}
-	r.Known = make([]int64, 0, len(e.known)+e.kinds[OneRow])
-	for id := range e.known {
-		r.Known = append(r.Known, id)
-	}
+	r.Known = append(make([]int64, 0, len(e.ids)+e.kinds[OneRow]), e.ids...)
 	for part, w := range e.parts {
 		if w.trial {
 			continue

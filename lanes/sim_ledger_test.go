@@ -365,6 +365,9 @@ func (l *ledger) check(s *simulation) {
 		if it.id != id {
 			failf("row %d is known as %d", it.id, id)
 		}
+		if int(it.place) >= len(e.ids) || e.ids[it.place] != id {
+			failf("row %d is not listed at place %d", id, it.place)
+		}
 		switch it.state {
 		case acknowledged:
 			undeleted++
@@ -392,6 +395,8 @@ func (l *ledger) check(s *simulation) {
 		failf("%d events of %d bytes have stalled, the engine counts %d of %d", len(l.stalled), stalledBytes, stats.Stalled, e.stalledBytes)
 	case stats.Acked != uint64(len(l.acked)) || stats.Deleted != uint64(len(l.gone)) || stats.Submitted != l.submitted:
 		failf("acked %d, deleted %d, submitted %d: %+v", len(l.acked), len(l.gone), l.submitted, stats)
+	case len(e.ids) != len(e.known):
+		failf("%d rows are listed, %d are known", len(e.ids), len(e.known))
 	case len(e.known) > e.cfg.MaxEvents:
 		failf("%d events are in memory", len(e.known))
 	case bytes > e.cfg.MaxBytes+eventLimit:
