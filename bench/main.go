@@ -43,6 +43,7 @@ type options struct {
 	keys, hotKeys                     int
 	rate                              float64
 	steadyFor, warmUp, idleFor        time.Duration
+	warmServers                       time.Duration
 	leaseTTL                          time.Duration
 	ackDelays                         []time.Duration
 	documents                         int
@@ -68,6 +69,7 @@ func parse(args []string) (options, error) {
 	f.Float64Var(&o.rate, "rate", 1000, "events a second of the steady load")
 	f.DurationVar(&o.steadyFor, "steady", 20*time.Second, "length of the steady load")
 	f.DurationVar(&o.warmUp, "warm-up", 3*time.Second, "time before measuring steady and idle")
+	f.DurationVar(&o.warmServers, "warm-servers", time.Minute, "load before the steady measurements, for the broker's compiler")
 	f.DurationVar(&o.idleFor, "idle", 10*time.Second, "length of the idle measurement")
 	f.DurationVar(&o.leaseTTL, "lease-ttl", 10*time.Second, "lanes.lease_ttl of the hand-overs")
 	ackDelays := f.String("ack-delays", "0s,50ms,1s", "how late acknowledgements are while replicas are added")
