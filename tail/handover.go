@@ -7,20 +7,26 @@ import (
 	"github.com/outbox-forwarder/forwarder/source"
 )
 
-// ask answers a read from memory, or returns nil: then the table must be read, and answer or
-// failed be called.
+// recall answers a read from memory, or returns nil and has changed nothing: then the table must
+// be read, which begins with ask.
 //
 // The floor says whether the forwarder has thrown away the page of the last table read: it then
 // reads from further down, and must get what lies there.
-func (s *state) ask(now time.Time, read *source.Read) *source.Page {
-	s.gone, s.goneBefore = s.goneBefore[:0], s.gone
+func (s *state) recall(now time.Time, read *source.Read) *source.Page {
 	if s.complete && !read.Gained && read.Floor >= s.floor && !(read.Rescan && s.stale(now)) &&
 		!s.evicted.asked(read) && (!read.Dropped || s.takeBack(read)) {
+		s.forgetGone()
 		page := s.queue.take(read)
 		s.boundOut()
 		s.stats.Memory++
 		return page
 	}
+	return nil
+}
+
+// ask says that the table is about to be read. Answer or failed must be called.
+func (s *state) ask(now time.Time, read *source.Read) {
+	s.forgetGone()
 	s.setComplete(now, false)
 	if s.evicted.asked(read) {
 		s.missed.take(&s.others)
@@ -29,8 +35,10 @@ func (s *state) ask(now time.Time, read *source.Read) *source.Page {
 	s.reading = s.attached
 	s.readAt, s.soon = now, false
 	s.stats.TableReads++
-	return nil
 }
+
+// forgetGone says that a read was sent after what was deleted before.
+func (s *state) forgetGone() { s.gone, s.goneBefore = s.goneBefore[:0], s.gone }
 
 func (s *state) stale(now time.Time) bool { return s.soon || now.Sub(s.readAt) >= s.cfg.Resync }
 

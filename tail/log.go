@@ -204,9 +204,14 @@ func (l *Log[P]) Reset(other bool) {
 
 // Read implements lanes.Source.
 func (l *Log[P]) Read(_ context.Context, read *source.Read) (*source.Page, error) {
+	return l.FromMemory(read), nil
+}
+
+// FromMemory implements lanes.Waker. It never returns nil.
+func (l *Log[P]) FromMemory(read *source.Read) *source.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state.take(read), nil
+	return l.state.take(read)
 }
 
 // Delete implements lanes.Source. Of events without a row nothing is deleted.

@@ -136,7 +136,7 @@ func (m *Mirror) taken() {
 
 // Read implements lanes.Source.
 func (m *Mirror) Read(ctx context.Context, read *source.Read) (*source.Page, error) {
-	if page := m.fromMemory(read); page != nil {
+	if page := m.askFor(read); page != nil {
 		return page, nil
 	}
 	page, err := m.table.Read(ctx, read)
@@ -152,17 +152,33 @@ func (m *Mirror) Read(ctx context.Context, read *source.Read) (*source.Page, err
 	return page, nil
 }
 
-func (m *Mirror) fromMemory(read *source.Read) *source.Page {
+// FromMemory implements lanes.Waker.
+func (m *Mirror) FromMemory(read *source.Read) *source.Page {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	page := m.state.ask(m.cfg.Now(), read)
-	if page == nil {
-		m.publish()
-		m.taken() // nobody waits for room while the mirror is not complete
-	} else if len(page.Events) > 0 {
+	return m.recall(read)
+}
+
+// recall is FromMemory with the lock held.
+func (m *Mirror) recall(read *source.Read) *source.Page {
+	page := m.state.recall(m.cfg.Now(), read)
+	if page != nil && len(page.Events) > 0 {
 		m.taken()
 	}
 	return page
+}
+
+// askFor says that the table is about to be read, unless what is in memory has come to suffice.
+func (m *Mirror) askFor(read *source.Read) *source.Page {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if page := m.recall(read); page != nil {
+		return page
+	}
+	m.state.ask(m.cfg.Now(), read)
+	m.publish()
+	m.taken() // nobody waits for room while the mirror is not complete
+	return nil
 }
 
 func (m *Mirror) answer(read *source.Read, page *source.Page) (again []int64) {

@@ -50,10 +50,16 @@ func (m *model) read() {
 	}
 	m.gained, m.dropped = false, false
 	clear(m.fresh)
+	clear(m.deleted)
 	m.reading = r
-	if m.page = m.state.ask(m.now, r); m.page != nil {
+	if m.page = m.state.recall(m.now, r); m.page != nil {
 		m.checkMemory(r)
+		return
 	}
+	if m.state.recall(m.now, r) != nil {
+		failf("memory has come to suffice for %+v, and nothing has changed", r)
+	}
+	m.state.ask(m.now, r)
 }
 
 // checkMemory: an answer from memory is within bounds, and all there is.
@@ -119,6 +125,7 @@ func (m *model) answer() {
 			m.state.soon = true
 		}
 	}
+	m.checkGone(r.Known)
 	if m.throwsAway(&snap) {
 		m.dropped = m.dropped || len(page.Events) > 0
 		return
@@ -126,6 +133,15 @@ func (m *model) answer() {
 	m.checkComplete()
 	m.take(page)
 	m.raise(&snap, r, page)
+}
+
+// checkGone: of what a read said is known, no id is kept that we have deleted meanwhile.
+func (m *model) checkGone(known []int64) {
+	for _, id := range known {
+		if r := m.state.queue.rows[id]; m.deleted[id] && r != nil && r.ev == nil {
+			failf("row %d is deleted, and known for good", id)
+		}
+	}
 }
 
 // throwsAway: a transaction that was set aside has ended.

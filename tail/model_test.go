@@ -40,6 +40,7 @@ type model struct {
 	snap     source.Snapshot // of the last table read that was answered
 
 	known   map[int64]bool // acknowledged or not
+	deleted map[int64]bool // by us since the last read was sent
 	acked   []*record      // to be deleted
 	owned   []bool
 	fresh   map[source.Lane]bool // gained since the read was sent
@@ -85,7 +86,7 @@ func newModel(seed uint64) *model {
 	m := &model{
 		world: newWorld(r), now: time.Unix(1e9, 0), steps: 100 + r.IntN(1000),
 		lanes: pick(r, 1, 2, 4), topics: pick(r, 1, 2), keys: pick(r, 1, 3, 8),
-		limit: pick(r, 1, 5, 1000, 1000), known: make(map[int64]bool), told: make(map[int64]bool), floor: start,
+		limit: pick(r, 1, 5, 1000, 1000), known: make(map[int64]bool), deleted: make(map[int64]bool), told: make(map[int64]bool), floor: start,
 		behindL: make(map[source.Lane]bool), fresh: make(map[source.Lane]bool), behindT: make(map[string]bool), behindK: make(map[source.TopicKey]bool),
 		waiting: make(map[int64]bool), aside: make(map[uint64]int64),
 	}

@@ -49,6 +49,7 @@ func TestMirrorRulesAreNeeded(t *testing.T) {
 		{"the end of a log forgets no delete", "state.go", "\ts.others.reset()\n", "\ts.others.reset()\n\tclear(s.unseen)\n"},
 		{"the end of a log forgets no transaction", "state.go", "\t\tif !r.out {\n\t\t\ts.queue.remove(r)\n", "\t\tr.note = 0\n\t\tif !r.out {\n\t\t\ts.queue.remove(r)\n"},
 		{"remember what was not seen", "handover.go", "\t\t\ts.unseen[id] = r.note\n", ""},
+		{"know what was deleted meanwhile", "handover.go", "&& !gone[id] {", "&& !(gone[id] && id < 0) {"},
 		{"follow the snapshots", "handover.go", "\ts.seen = snap\n", "\tif s.seen.Xmax == 0 {\n\t\ts.seen = snap\n\t}\n"},
 		{"a snapshot shows what was missed", "handover.go", "\ts.missed.prune(&snap)\n", ""},
 		{"a full page is not all", "handover.go", "page.Full || ", ""},

@@ -59,6 +59,7 @@ func (m *model) delete() {
 			if m.state.queue.rows[id] != nil {
 				failf("row %d is deleted, and kept", id)
 			}
+			m.deleted[id] = true
 		}
 		d.phase = 2
 	case d.phase < 2:
@@ -274,7 +275,8 @@ func (m *model) fromMemory() {
 	}
 	m.commit(tx)
 	all := &source.Read{Floor: start, Limit: 10, Bytes: 1 << 20}
-	if m.state.ask(m.now, all) == nil { // the last one may have left something out
+	if m.state.recall(m.now, all) == nil { // the last one may have left something out
+		m.state.ask(m.now, all)
 		m.state.answer(m.now, all, m.world.read(all))
 	}
 	before := m.state.stats.TableReads
@@ -282,7 +284,7 @@ func (m *model) fromMemory() {
 	if !m.state.append(m.now, tx.xid, []*source.Event{ev}, false, nil) {
 		failf("an append of row %d wakes nobody", ev.ID)
 	}
-	page := m.state.ask(m.now, all)
+	page := m.state.recall(m.now, all)
 	if page == nil || len(page.Events) != 1 || page.Events[0] != ev || m.state.stats.TableReads != before {
 		failf("row %d is not answered from memory: %+v", ev.ID, page)
 	}

@@ -93,6 +93,9 @@ func (d *Durable) Delete(ctx context.Context, ids []int64, began func(xid uint64
 // Wake implements lanes.Waker.
 func (d *Durable) Wake() <-chan struct{} { return d.log.Wake() }
 
+// FromMemory implements lanes.Waker.
+func (d *Durable) FromMemory(read *source.Read) *source.Page { return d.log.FromMemory(read) }
+
 // Unready says why nothing is streamed although the lanes are ours.
 func (d *Durable) Unready() []string {
 	if !d.custody.Holds() {

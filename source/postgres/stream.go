@@ -77,6 +77,9 @@ func (s *Stream) Delete(ctx context.Context, ids []int64, began func(xid uint64)
 // Wake implements lanes.Waker.
 func (s *Stream) Wake() <-chan struct{} { return s.mirror.Wake() }
 
+// FromMemory implements lanes.Waker.
+func (s *Stream) FromMemory(read *source.Read) *source.Page { return s.mirror.FromMemory(read) }
+
 // Unready says what must be mended for the log to be read again.
 func (s *Stream) Unready() []string { return s.link.unready() }
 

@@ -69,6 +69,15 @@ type waking struct {
 	lanes.Waker
 }
 
+// FromMemory counts the pages.
+func (w waking) FromMemory(r *source.Read) *source.Page {
+	page := w.Waker.FromMemory(r)
+	if page != nil {
+		w.reads.Add(1)
+	}
+	return page
+}
+
 // start runs a replica without lanes until it is stopped or crashes; grace is how long a stop
 // waits for what is in flight.
 func (o Outbox) start(t testing.TB, b *broker, grace time.Duration) *forwarding {
