@@ -152,9 +152,9 @@ func TestPostgresStartsFromThePackageThatIsFetched(t *testing.T) {
 func TestStandbyReceivesTheLogAndIsPromoted(t *testing.T) {
 	ctx := within(t, 10*time.Minute)
 	p := startPostgres(t, ctx, PostgresConfig{})
-	_, err := connect(t, ctx, p).Exec(ctx, "CREATE TABLE numbers AS SELECT 1 AS n")
+	_, err := connect(t, ctx, p).Exec(ctx, "CREATE TABLE numbers AS SELECT 1 AS n; SELECT pg_create_physical_replication_slot('slot')")
 	check(t, err)
-	standby, err := p.StartStandby(ctx)
+	standby, err := p.StartStandby(ctx, map[string]string{"work_mem": "5MB"})
 	check(t, err)
 	t.Cleanup(func() { check(t, standby.Close()) })
 	_, err = connect(t, ctx, p).Exec(ctx, "INSERT INTO numbers VALUES (2)")
@@ -163,6 +163,12 @@ func TestStandbyReceivesTheLogAndIsPromoted(t *testing.T) {
 	eventually(t, time.Minute, "the standby has both rows", func() bool {
 		return one[int](t, ctx, conn, "SELECT count(*) FROM numbers") == 2
 	})
+	if got := one[string](t, ctx, conn, "SHOW work_mem"); got != "5MB" {
+		t.Errorf("its own setting is %s", got)
+	}
+	if n := one[int](t, ctx, conn, "SELECT count(*) FROM pg_replication_slots"); n != 0 {
+		t.Errorf("it has %d slots of the primary", n)
+	}
 	if _, err := conn.Exec(ctx, "INSERT INTO numbers VALUES (3)"); err == nil {
 		t.Error("a standby took a row")
 	}

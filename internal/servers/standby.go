@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 )
 
-// StartStandby starts a hot standby of the server, which receives its log. The server is
-// stopped for as long as its data is copied: pg_basebackup, which could do it in passing, does
-// not come with every package of PostgreSQL. pg_promote makes a primary of it.
-func (p *Postgres) StartStandby(ctx context.Context) (*Postgres, error) {
-	standby, err := p.copyStopped(ctx)
+// StartStandby starts a hot standby of the server, which receives its log, with settings of its
+// own. The server is stopped for as long as its data is copied: pg_basebackup, which could do it in
+// passing, does not come with every package of PostgreSQL. pg_promote makes a primary of it.
+func (p *Postgres) StartStandby(ctx context.Context, settings map[string]string) (*Postgres, error) {
+	standby, err := p.copyStopped(ctx, settings)
 	if err != nil {
 		return nil, fmt.Errorf("making a standby: %w", err)
 	}
@@ -26,7 +27,7 @@ func (p *Postgres) StartStandby(ctx context.Context) (*Postgres, error) {
 }
 
 // copyStopped stops the server and makes a standby of a copy of its data.
-func (p *Postgres) copyStopped(ctx context.Context) (_ *Postgres, err error) {
+func (p *Postgres) copyStopped(ctx context.Context, settings map[string]string) (_ *Postgres, err error) {
 	if err := p.Stop(); err != nil {
 		return nil, err
 	}
@@ -50,15 +51,34 @@ func (p *Postgres) copyStopped(ctx context.Context) (_ *Postgres, err error) {
 	if err := run(ctx, cp); err != nil {
 		return nil, err
 	}
-	if err := s.append(map[string]string{
-		"port":             fmt.Sprint(s.port),
-		"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=standby", p.port),
+	if err := s.forgetSlots(); err != nil {
+		return nil, err
+	}
+	// The database is for the one who copies slots: the log itself is received without one.
+	all := map[string]string{
+		"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres application_name=standby", p.port),
 		"hot_standby":      "on",
-	}); err != nil {
+	}
+	maps.Copy(all, settings)
+	all["port"] = fmt.Sprint(s.port)
+	if err := s.append(all); err != nil {
 		return nil, err
 	}
 	if err := os.WriteFile(filepath.Join(s.data(), "standby.signal"), nil, 0o666); err != nil {
 		return nil, fmt.Errorf("making a standby of it: %w", err)
 	}
 	return s, nil
+}
+
+// forgetSlots removes the replication slots from a copy of a server's data, as pg_basebackup does:
+// a slot belongs to the server that it was made on.
+func (p *Postgres) forgetSlots() error {
+	slots, err := filepath.Glob(filepath.Join(p.data(), "pg_replslot", "*"))
+	for _, slot := range slots {
+		err = errors.Join(err, os.RemoveAll(slot))
+	}
+	if err != nil {
+		return fmt.Errorf("leaving replication slots out of a copy: %w", err)
+	}
+	return nil
 }

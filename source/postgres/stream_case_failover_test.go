@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/outbox-forwarder/forwarder/internal/servers"
-	"github.com/outbox-forwarder/forwarder/internal/servers/serverstest"
 	"github.com/outbox-forwarder/forwarder/lanes"
 	"github.com/outbox-forwarder/forwarder/source"
 )
@@ -19,25 +18,11 @@ import (
 func TestC42Failover(t *testing.T) {
 	t.Parallel()
 	primary := ownServer(t, nil)
-	standby, err := primary.StartStandby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := standby.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	standby := standbyOf(t, primary, nil)
 	w := worldAt(t, primary.URL("postgres"), outbox)
 	w.beside(Config{})
 	w.publish()
-	caughtUp := func() {
-		t.Helper()
-		eventually(t, "the standby has everything", func() bool {
-			return value[bool](w, "SELECT coalesce((SELECT replay_lsn >= pg_current_wal_lsn() FROM pg_stat_replication WHERE application_name = 'standby'), false)")
-		})
-	}
-	caughtUp()
+	w.standbyCaughtUp()
 	problems := worldAt(t, standby.URL("postgres")).streamProblems()
 	count(t, problems, 1)
 	wantProblem(t, problems, "the server is a standby", "primary", "target_session_attrs=read-write")
@@ -50,7 +35,7 @@ func TestC42Failover(t *testing.T) {
 	st.numbered(w, 50)
 	w.exec("INSERT INTO outbox (topic, key, payload) VALUES ('t', 'kept', '51')")
 	eventually(t, "a row is in flight", func() bool { return st.sink.inFlight() == 1 })
-	caughtUp()
+	w.standbyCaughtUp()
 	if err := primary.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +52,29 @@ func TestC42Failover(t *testing.T) {
 	if unready := st.Unready(); len(unready) > 0 {
 		t.Errorf("not ready: %q", unready)
 	}
+}
+
+// standbyOf starts a standby for as long as the test runs. The server restarts for it.
+func standbyOf(t *testing.T, primary *servers.Postgres, settings map[string]string) *servers.Postgres {
+	t.Helper()
+	standby, err := primary.StartStandby(t.Context(), settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := standby.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return standby
+}
+
+// standbyCaughtUp waits until the standby has everything that was written.
+func (w *world) standbyCaughtUp() {
+	w.t.Helper()
+	eventually(w.t, "the standby has everything", func() bool {
+		return value[bool](w, "SELECT coalesce((SELECT replay_lsn >= pg_current_wal_lsn() FROM pg_stat_replication WHERE application_name = 'standby'), false)")
+	})
 }
 
 // hosts is the URL of several servers.
@@ -172,18 +180,7 @@ func TestStreamBeforeCommitsAreVisible(t *testing.T) {
 // TestStreamOnNewestServer: the whole way on the newest PostgreSQL that is fetched, under load.
 func TestStreamOnNewestServer(t *testing.T) {
 	t.Parallel()
-	cfg := serverstest.PostgresConfig()
-	cfg.Fetched = true
-	server, err := servers.StartPostgres(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	w := worldAt(t, server.URL("postgres"))
+	w := worldAt(t, newestServer(t).URL("postgres"))
 	mustInit(t, w.config(func(c *Config) { c.Stream = true }))
 	w.exec(counters)
 	t.Logf("PostgreSQL %s", value[string](w, "SELECT current_setting('server_version')"))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -98,9 +99,20 @@ func worldAt(t testing.TB, url string, statements ...string) *world {
 func ownServer(t testing.TB, settings map[string]string) *servers.Postgres {
 	t.Helper()
 	cfg := serverstest.PostgresConfig()
-	for name, value := range settings {
-		cfg.Settings[name] = value
-	}
+	maps.Copy(cfg.Settings, settings)
+	return startServer(t, cfg)
+}
+
+// newestServer starts the newest PostgreSQL that is fetched.
+func newestServer(t testing.TB) *servers.Postgres {
+	t.Helper()
+	cfg := serverstest.PostgresConfig()
+	cfg.Fetched = true
+	return startServer(t, cfg)
+}
+
+func startServer(t testing.TB, cfg servers.PostgresConfig) *servers.Postgres {
+	t.Helper()
 	server, err := servers.StartPostgres(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
