@@ -38,7 +38,7 @@ type Durable struct {
 	// Of the log that is followed.
 	start   pglogrepl.LSN // confirmed when it began
 	scanEnd pglogrepl.LSN // up to where the log may bring what a scan brought; 0 for none
-	check   *leftBehind   // nil when it was made
+	check   *leftBehind   // nil before it begins
 }
 
 // origin tells one log from another.

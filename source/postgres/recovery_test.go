@@ -2,6 +2,9 @@ package postgres
 
 import (
 	"context"
+	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -202,6 +205,43 @@ func TestC54SlotMoved(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFailoverWithoutTheLastDeletes: a standby that is promoted may lack the deletes of rows that
+// its slot is past. They are delivered again, and not left in the table.
+func TestFailoverWithoutTheLastDeletes(t *testing.T) {
+	t.Parallel()
+	server := ownServer(t, nil)
+	w := worldAt(t, server.URL("postgres"), outbox)
+	w.beside(Config{})
+	w.publish()
+	w.exec("CREATE ROLE forwarder SUPERUSER LOGIN")
+	login := withUser(t, w.url, url.User("forwarder"))
+	sink := &recorder{}
+	l := w.durable(sink, nil, func(c *Config) { c.URL = login })
+	l.live()
+	w.insert(1, 5)
+	l.delivered(w, 5)
+	eventually(t, "the scan is remembered", func() bool { return value[bool](w, "SELECT scanned FROM outbox_slots") })
+	w.exec("ALTER ROLE forwarder NOLOGIN") // until all is prepared
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	// The same server as a standby of nobody: promoted, it has another history.
+	signal := filepath.Join(filepath.Dir(server.LogPath()), "data", "standby.signal")
+	if err := os.WriteFile(signal, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.conn = w.session()
+	w.exec("SELECT pg_promote()")
+	w.insert(6, 10)
+	w.exec("SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())", l.slot)
+	w.exec("ALTER ROLE forwarder LOGIN")
+	w.insert(11, 15)
+	l.delivered(w, 15)
 }
 
 // TestScanIsRepeatedAfterACrash: what was in the table before the slot is delivered, also when

@@ -140,6 +140,16 @@ func (r *replication) createSlot(ctx context.Context, slot string, kind slotKind
 	return pglogrepl.ParseLSN(result.ConsistentPoint)
 }
 
+// letFailOver lets standbys copy a slot that was made without that.
+func (r *replication) letFailOver(ctx context.Context, slot string) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit) // it waits for whoever streams from the slot
+	defer cancel()
+	if err := r.conn.Exec(ctx, "ALTER_REPLICATION_SLOT "+slotSQL(slot)+" (FAILOVER)").Close(); err != nil {
+		return fmt.Errorf("letting replication slot %s fail over: %w", slot, err)
+	}
+	return nil
+}
+
 // slotSQL quotes a slot's name. The replication commands know no other way to quote.
 func slotSQL(slot string) string { return `"` + strings.ReplaceAll(slot, `"`, `""`) + `"` }
 

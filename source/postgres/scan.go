@@ -131,8 +131,9 @@ func (d *Durable) settled(ctx context.Context, repl *replication) error {
 	}
 }
 
-// judge looks for rows that were in the table when the log began and that it did not bring: the
-// slot was moved, or made anew by somebody else. They are delivered by a scan.
+// judge looks for rows that were in the table when the log began and that it did not bring: a standby
+// was promoted that lacks their deletes, or the slot was moved, or made anew by somebody else. They
+// are delivered by a scan.
 func (d *Durable) judge(ctx context.Context) error {
 	var left []int64
 	for i, id := range d.check.ids {
@@ -153,7 +154,7 @@ func (d *Durable) judge(ctx context.Context) error {
 	if n == 0 {
 		return nil
 	}
-	d.Source.log.Warn("the replication slot does not bring rows that are in the table: it was moved, or made anew by somebody else; the table is scanned. What is lost: rows that their writers have deleted meanwhile, and messages without a row",
+	d.Source.log.Warn("the replication slot does not bring rows that are in the table, which is scanned: either a standby was promoted without their deletes, and they are delivered again; or the slot was moved, or made anew by somebody else, and what is lost are rows that their writers have deleted meanwhile, and messages without a row",
 		"table", d.Table(), "slot", d.slot, "count", n)
 	if err := d.remember(ctx); err != nil {
 		return err

@@ -21,6 +21,7 @@ type slotState struct {
 	database  string
 	status    string // wal_status
 	reason    string // why it was invalidated, from PostgreSQL 17 on
+	failover  bool   // standbys may copy it
 	confirmed pglogrepl.LSN
 
 	known   bool // we made it, or one of its name
@@ -35,10 +36,11 @@ func readSlot(ctx context.Context, db rower, cfg Config, slot string) (*slotStat
 	var confirmed string
 	err := db.QueryRow(ctx, fmt.Sprintf(`
 		SELECT s.slot_name IS NOT NULL, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), coalesce(s.wal_status, ''),
-		       coalesce(to_jsonb(s) ->> 'invalidation_reason', ''), coalesce(s.confirmed_flush_lsn::text, '0/0'),
+		       coalesce(to_jsonb(s) ->> 'invalidation_reason', ''), coalesce((to_jsonb(s) ->> 'failover')::bool, false),
+		       coalesce(s.confirmed_flush_lsn::text, '0/0'),
 		       k.slot IS NOT NULL, coalesce(k.scanned, false)
 		FROM (SELECT 1) one LEFT JOIN pg_replication_slots s ON s.slot_name = $1 LEFT JOIN %s k ON k.slot = $1`, cfg.table().beside(slotsSuffix).sql()), slot,
-	).Scan(&s.exists, &s.plugin, &s.database, &s.status, &s.reason, &confirmed, &s.known, &s.scanned)
+	).Scan(&s.exists, &s.plugin, &s.database, &s.status, &s.reason, &s.failover, &confirmed, &s.known, &s.scanned)
 	if err != nil {
 		return nil, fmt.Errorf("looking at replication slot %s: %w", slot, err)
 	}
@@ -107,6 +109,11 @@ func (d *Durable) prepare(ctx context.Context, repl *replication) (needScan bool
 		drop = s.exists
 	}
 	if s.exists && !drop {
+		if d.cfg.SlotFailover && !s.failover {
+			if err := repl.letFailOver(ctx, d.slot); err != nil {
+				return false, err
+			}
+		}
 		d.begin(origin{server.SystemID, server.Timeline, d.ours.made}, s.confirmed)
 		if !s.known {
 			err = d.remember(ctx)
@@ -176,7 +183,12 @@ func (d *Durable) remember(ctx context.Context) error {
 
 // begin says from where the log comes next.
 func (d *Durable) begin(from origin, confirmed pglogrepl.LSN) {
-	d.log.Reset(from != d.ours)
+	if from != d.ours {
+		d.log.Reset(true)
+		d.check = nil // a standby that was promoted may lack deletes of rows that its slot is past
+	} else {
+		d.log.Reset(false)
+	}
 	d.ours, d.start = from, confirmed
 	d.scanEnd = 0
 }
