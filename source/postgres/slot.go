@@ -194,7 +194,8 @@ func (d *Durable) begin(from origin, confirmed pglogrepl.LSN) {
 }
 
 // leave tells the server the last position, if the connection was lost before it could be told:
-// whoever streams next need not repeat what is delivered.
+// whoever streams next need not repeat what is delivered. A standby that was promoted meanwhile is
+// told nothing: other transactions may have that position in its history.
 func (d *Durable) leave() {
 	position, ok := d.log.Confirmed()
 	if !ok {
@@ -202,12 +203,14 @@ func (d *Durable) leave() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), leaveLimit)
 	defer cancel()
+	const behind = `FROM pg_replication_slots WHERE slot_name = $1 AND confirmed_flush_lsn < $2::text::pg_lsn
+		AND starts_with(pg_walfile_name(pg_current_wal_lsn()), $3)`
+	args := []any{d.slot, position.String(), fmt.Sprintf("%08X", d.ours.timeline)}
 	for {
 		var active bool
-		err := d.pool.QueryRow(ctx, `
-			SELECT active FROM pg_replication_slots WHERE slot_name = $1 AND confirmed_flush_lsn < $2::text::pg_lsn`, d.slot, position.String()).Scan(&active)
+		err := d.pool.QueryRow(ctx, "SELECT active "+behind, args...).Scan(&active)
 		if err == nil && !active {
-			_, err = d.pool.Exec(ctx, `SELECT pg_replication_slot_advance($1, least($2::text::pg_lsn, pg_current_wal_lsn()))`, d.slot, position.String())
+			_, err = d.pool.Exec(ctx, "SELECT pg_replication_slot_advance($1, least($2::text::pg_lsn, pg_current_wal_lsn())) "+behind, args...)
 			active = err != nil
 		}
 		if errors.Is(err, pgx.ErrNoRows) || err == nil && !active {

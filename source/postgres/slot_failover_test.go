@@ -229,3 +229,40 @@ func TestSlotFailoverIsSwitchedOn(t *testing.T) {
 		t.Error("it does not fail over")
 	}
 }
+
+// TestLastPositionOfAnotherHistory: what was delivered of a primary that died is not confirmed to a
+// standby that was promoted without it, where the same positions are those of other transactions.
+func TestLastPositionOfAnotherHistory(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, outbox)
+	sink := &recorder{}
+	l := p.durable(sink, nil, p.both, failover)
+	l.live()
+	p.insert(1, 50)
+	l.delivered(p.world, 50)
+	p.synced(l.slot)
+	p.reconfigure("synchronized_standby_slots", "")
+	worldAt(t, p.standby.URL("postgres")).reconfigure("primary_conninfo", "")
+	p.insert(51, 100)
+	l.delivered(p.world, 100)
+	if err := p.primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	l.crash()
+	promoted := worldAt(t, p.standby.URL("postgres"), "SELECT pg_promote()")
+	promoted.say(101, 110)
+	l.leave()
+	again := &recorder{}
+	l = promoted.durable(again, nil, p.both, failover)
+	eventually(t, "all are delivered", func() bool { return again.count() >= 10 })
+	wantPayloads(t, again, numbers(101, 110))
+	// In its own history it is.
+	l.crash()
+	before := l.confirmedAt(promoted)
+	promoted.say(111, 111)
+	l.log.Idle(promoted.lsn())
+	l.leave()
+	if at := l.confirmedAt(promoted); at <= before {
+		t.Errorf("confirmed %s, as before", at)
+	}
+}
