@@ -189,6 +189,15 @@ func (l *Log[P]) Confirmed() (P, bool) {
 	return l.state.confirmed()
 }
 
+// Holding returns the event that holds Confirmed where it is, the first that is not delivered, and the
+// position of its transaction, the zero one for a row of the scan. It is nil where nothing waits to be
+// delivered.
+func (l *Log[P]) Holding() (*source.Event, P) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.holding()
+}
+
 // Reset says that the connection or the lease is lost. What the forwarder does not hold is
 // dropped; the log starts again after Confirmed and brings the same entries of each transaction
 // again: those that were delivered are skipped, and those that the forwarder holds are not handed

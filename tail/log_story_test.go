@@ -140,3 +140,37 @@ func TestLogScansInPieces(t *testing.T) {
 	}
 	s.confirmed(10)
 }
+
+// TestLogTellsWhatHoldsIt: of what is not delivered the first in the order of the log, and nothing that
+// the log is still to bring again.
+func TestLogTellsWhatHoldsIt(t *testing.T) {
+	s := newLogStory(t)
+	holding := func(want string, at int) {
+		t.Helper()
+		ev, pos := s.state.holding()
+		got := ""
+		if ev != nil {
+			got = ev.Ref
+		}
+		if got != want || pos != at {
+			t.Fatalf("row %q at %d holds the log, want %q at %d", got, pos, want, at)
+		}
+	}
+	holding("", 0)
+	s.append(10, 11)
+	s.append(20, 12, 13, 14)
+	s.append(30, 15)
+	s.read(false, 11, 12, 13, 14, 15)
+	holding("11", 10)
+	s.state.deleting([]int64{1, 3})
+	holding("", 10)
+	s.state.deleted([]int64{1, 3})
+	holding("12", 20)
+	s.state.reset(false)
+	holding("", 0)
+	s.append(20, 12, 13, 14)
+	holding("12", 20)
+	s.state.reset(true)
+	s.scan(true, 12, 16)
+	holding("12", 0)
+}

@@ -183,6 +183,21 @@ func (s *logState[P]) confirmed() (P, bool) {
 	return s.tracker.Prefix()
 }
 
+// holding is the first event that is not deleted, and nil where it is acknowledged.
+func (s *logState[P]) holding() (*source.Event, P) {
+	var first *row[entry[P]]
+	for _, r := range s.queue.rows {
+		if r.note.tx != nil && (first == nil || cmp.Or(r.note.name.compare(first.note.name), cmp.Compare(r.id, first.id)) < 0) {
+			first = r
+		}
+	}
+	if first == nil {
+		var none P
+		return nil, none
+	}
+	return first.ev, first.note.name.pos
+}
+
 // scanning reports whether the log may still bring what a scan brought.
 func (s *logState[P]) scanning() bool { return s.scan != nil || len(s.skip) > 0 }
 
@@ -211,7 +226,7 @@ func (s *logState[P]) reset(other bool) {
 		clear(s.skip)
 		s.begun = false
 		for _, r := range s.queue.rows {
-			r.note.name.n = 0
+			r.note.name = name[P]{}
 		}
 	} else if reached {
 		s.tracker.Pass(pos)

@@ -75,7 +75,7 @@ func TestMirrorRulesAreNeeded(t *testing.T) {
 
 // TestLogRulesAreNeeded: so does the model of the log, or one of its stories.
 func TestLogRulesAreNeeded(t *testing.T) {
-	killMutants(t, "TestLogModel|TestLogSkipsAScannedRowOnce|TestLogOfAnotherReplica|TestLogDropsWhatItHasNotBroughtAgain|TestLogScansInPieces", []mutation{
+	killMutants(t, "TestLogModel|TestLogSkipsAScannedRowOnce|TestLogOfAnotherReplica|TestLogDropsWhatItHasNotBroughtAgain|TestLogScansInPieces|TestLogTellsWhatHoldsIt", []mutation{
 		{"skip what was delivered", "logstate.go", "\t\tif !undone {\n\t\t\treturn false\n", "\t\tif !undone {\n\t\t\treturn true\n"},
 		{"bring again what was dropped", "logstate.go", "\t\t\ts.undone[r.note.name] = id\n", "\t\t\tif r.out {\n\t\t\t\ts.undone[r.note.name] = id\n\t\t\t}\n"},
 		{"know what the forwarder has", "logstate.go", "if r := s.queue.rows[id]; r != nil {\n\t\t\tr.note.tx", "if r := s.queue.rows[id]; r != nil && id < 0 {\n\t\t\tr.note.tx"},
@@ -97,6 +97,8 @@ func TestLogRulesAreNeeded(t *testing.T) {
 		{"what was dropped and is not brought again goes", "logstate.go", "\t\ts.dropLoose()\n", ""},
 		{"what is deleted is done", "logstate.go", "\t\t\tdelete(s.undone, e.name)\n\t\t\tcontinue", "\t\t\tcontinue"},
 		{"finish a transaction", "logstate.go", "\t\t\ts.tracker.Finish(e.tx.mark)\n", ""},
+		{"tell the first that holds", "logstate.go", "(first == nil || cmp.Or(r.note.name.compare(first.note.name), cmp.Compare(r.id, first.id)) < 0)", "(first == nil || r.id > first.id)"},
+		{"what is not brought again holds nothing", "logstate.go", "if r.note.tx != nil && (first", "if (first"},
 		{"delete no row of a message", "logstate.go", "if !r.note.none {\n\t\t\trows", "if true {\n\t\t\trows"},
 	})
 }

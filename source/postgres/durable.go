@@ -32,6 +32,7 @@ type Durable struct {
 	remade  time.Time
 	// overspent says that the slot is to be dropped.
 	overspent bool
+	held      int64 // the log's ID of the event that held the slot at the last look, 0 for none
 	// Times that tests shorten.
 	remakeEvery time.Duration
 
@@ -75,7 +76,7 @@ func OpenDurable(ctx context.Context, cfg Config) (*Durable, error) {
 		return nil, perr
 	}
 	d := &Durable{Source: src, link: newLink(src), custody: custody.New(), slot: slot, remakeEvery: remakeEvery}
-	d.link.over = d.overBudget
+	d.link.look = d.look
 	d.log = tail.NewLog[pglogrepl.LSN](tail.LogConfig{MaxBytes: 2 * src.cfg.MemoryBytes}, d.deleteRows)
 	return d, nil
 }
@@ -254,7 +255,32 @@ func (d *Durable) deleteRows(ctx context.Context, rows []int64, began func(xid u
 	return err
 }
 
-// overBudget is told the slot's lag now and then.
+// look is told the slot's lag every checkEvery.
+func (d *Durable) look(ctx context.Context, lag SlotLag) error {
+	d.tellHeld(ctx, lag)
+	return d.overBudget(ctx, lag)
+}
+
+// tellHeld names the event that has held the slot since the last look.
+func (d *Durable) tellHeld(ctx context.Context, lag SlotLag) {
+	last := d.held
+	d.held = 0
+	ev, at := d.log.Holding()
+	if ev != nil {
+		d.held = ev.ID
+	}
+	if d.held == 0 || d.held != last {
+		d.link.log.Recovered(causeHeld, "the replication slot moves on", "slot", d.slot)
+		return
+	}
+	args := []any{"slot", d.slot, "id", ev.Name(), "topic", ev.Topic, "retained_bytes", lag.Retained}
+	if at != 0 {
+		args = append(args, "lsn", at.String())
+	}
+	d.link.warn(ctx, causeHeld, "an event that is not delivered holds the replication slot, and the server keeps its log from there on: `forwarder parked` says why", args...)
+}
+
+// overBudget warns of a slot that keeps too much log, and says whether it is to be dropped.
 func (d *Durable) overBudget(ctx context.Context, lag SlotLag) error {
 	if d.cfg.SlotBudget == 0 || lag.Retained <= d.cfg.SlotBudget {
 		d.link.log.Recovered(causeBudget, "the replication slot keeps less log than its budget again", "slot", d.slot)

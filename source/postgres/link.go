@@ -21,8 +21,8 @@ type link struct {
 	src *Source
 	cfg Config
 	log *repeat.Log
-	// over judges the slot's lag; nil does not.
-	over func(ctx context.Context, lag SlotLag) error
+	// look judges the slot's lag; nil does not.
+	look func(ctx context.Context, lag SlotLag) error
 
 	mu      sync.Mutex // guards what follows
 	current *logReader // nil while there is no log
@@ -75,6 +75,7 @@ const (
 	causeBroken = "broken"
 	causeSlot   = "slot"
 	causeBudget = "budget"
+	causeHeld   = "held"
 )
 
 // lost notes why there is no log, and says so.
@@ -229,8 +230,8 @@ func (l *link) watch(ctx context.Context, slot string) error {
 			l.mu.Lock()
 			l.slot = lag
 			l.mu.Unlock()
-			if l.over != nil {
-				err = l.over(once, lag)
+			if l.look != nil {
+				err = l.look(once, lag)
 			}
 		} else if sqlState(err) != cannotConnectNow {
 			err = nil

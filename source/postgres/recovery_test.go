@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -242,6 +243,47 @@ func TestFailoverWithoutTheLastDeletes(t *testing.T) {
 	w.exec("ALTER ROLE forwarder LOGIN")
 	w.insert(11, 15)
 	l.delivered(w, 15)
+}
+
+// TestHeldSlotIsTold: what can never be delivered and holds the slot is named with its position, by
+// which it can be given up, and nothing else with it.
+func TestHeldSlotIsTold(t *testing.T) {
+	t.Parallel()
+	for name, bad := range map[string]string{
+		"message": "SELECT pg_logical_emit_message(true, 'outbox', 'no json')",
+		"row":     "INSERT INTO outbox (topic, key, payload) VALUES ('t', 'bad', 'bad')",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, outbox)
+			w.publish()
+			refuse := func(ev *source.Event) bool { return ev.Defect != nil || string(ev.Key) == "bad" }
+			l := w.durable(&recorder{refuse: refuse}, nil)
+			l.live()
+			w.exec(bad)
+			w.say(1, 5)
+			var told []string
+			eventually(t, "it is told", func() bool {
+				told = regexp.MustCompile(`level=WARN .*holds the replication slot.* id=(\S+) topic=\S+ retained_bytes=\d+ lsn=(\S+)`).FindStringSubmatch(l.logged.String())
+				return told != nil
+			})
+			if parked := l.forwarder.Parked(); len(parked) != 1 || parked[0].Name != told[1] {
+				t.Errorf("told of %s, and what waits is %+v", told[1], parked)
+			}
+			l.stop()
+			w.exec("DELETE FROM outbox")
+			w.exec("SELECT pg_replication_slot_advance($1, $2::text::pg_lsn)", l.slot, told[2])
+			again := &recorder{refuse: refuse}
+			l = w.durable(again, nil)
+			w.say(6, 6)
+			end := w.lsn()
+			eventually(t, "everything is confirmed", func() bool { return l.confirmedAt(w) >= end })
+			wantPayloads(t, again, numbers(1, 6))
+			if strings.Contains(l.logged.String(), "WARN") {
+				t.Errorf("it warned:\n%s", l.logged)
+			}
+		})
+	}
 }
 
 // TestScanIsRepeatedAfterACrash: what was in the table before the slot is delivered, also when

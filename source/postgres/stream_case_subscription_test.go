@@ -40,7 +40,9 @@ func TestC30Subscription(t *testing.T) {
 		worlds, sinks = append(worlds, w), append(sinks, sink)
 	}
 	for _, w := range worlds {
-		eventually(t, "the table is copied", func() bool { return value[bool](w, "SELECT count(*) = 1 FROM pg_subscription_rel WHERE srsubstate = 'r'") })
+		eventually(t, "the table is copied", func() bool {
+			return value[bool](w, "SELECT count(*) = 1 FROM pg_subscription_rel WHERE srsubstate = 'r'")
+		})
 	}
 	there.write(4, 40)
 	for _, w := range worlds {
