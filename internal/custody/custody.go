@@ -17,7 +17,8 @@ type Custody struct {
 	lanes   map[source.Lane]bool // ours; true while a lane is drained
 	kept    []func()             // what gives up the lanes that are kept
 	end     func()               // ends the reading of the log; nil while it is not read
-	changed chan struct{}        // holds a token when lanes were gained
+	until   time.Time            // when the lanes stop being ours without further word; zero for never
+	changed chan struct{}        // holds a token when lanes were gained or the trust in them renewed
 }
 
 // New returns a custody of no lanes.
@@ -42,6 +43,26 @@ func (c *Custody) Wait(ctx context.Context) (held context.Context, ok bool) {
 		case <-c.changed:
 		}
 	}
+}
+
+// Trusts reports whether the lanes are ours for certain. Where the process was stopped for longer than
+// its lease, it need not have heard of their loss.
+func (c *Custody) Trusts() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.until.IsZero() || time.Now().Before(c.until)
+}
+
+// AwaitTrust blocks until Trusts, or held, which Wait gave, is done.
+func (c *Custody) AwaitTrust(held context.Context) error {
+	for !c.Trusts() {
+		select {
+		case <-held.Done():
+			return held.Err()
+		case <-c.changed:
+		}
+	}
+	return nil
 }
 
 // Release says that the log was let go of: what was kept is given up.
@@ -81,12 +102,23 @@ func (c *Custody) gain(list []source.Lane) {
 		c.lanes[lane] = false
 	}
 	kept := c.take() // the log is read on
+	c.tell()
+	c.mu.Unlock()
+	call(kept)
+}
+
+func (c *Custody) tell() {
 	select {
 	case c.changed <- struct{}{}:
 	default:
 	}
-	c.mu.Unlock()
-	call(kept)
+}
+
+func (c *Custody) trust(until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = until
+	c.tell()
 }
 
 // lose ends the reading of the log with the last lane.
@@ -171,4 +203,7 @@ func (h holder) Drain(list []source.Lane, done func(source.Lane)) {
 }
 
 // Trust implements lanes.Holder.
-func (h holder) Trust(until time.Time) { h.next.Trust(until) }
+func (h holder) Trust(until time.Time) {
+	h.custody.trust(until)
+	h.next.Trust(until)
+}

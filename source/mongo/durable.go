@@ -106,8 +106,11 @@ func (d *Durable) Run(ctx context.Context) error {
 	}
 }
 
-// notOurs is why a replica that stands by does not stream.
-const notOurs = "the lanes belong to another replica"
+// Why a replica does not stream that stands by, or has not heard for longer than its lease.
+const (
+	notOurs    = "the lanes belong to another replica"
+	leaseEnded = "the lease has ended: it must be renewed first"
+)
 
 // remakeEvery is how often a position that is of no use is given up at most.
 const remakeEvery = 10 * time.Second
@@ -123,8 +126,16 @@ func (d *Durable) follow(ctx context.Context) error {
 	}
 }
 
-// stream reads the change stream from the recorded position until it is lost.
+// stream reads the change stream from the recorded position until it is lost. The server lets anybody
+// claim that position, so who was stopped for longer than its lease must not: another replica may
+// stream by now.
 func (d *Durable) stream(ctx context.Context) error {
+	if !d.custody.Trusts() {
+		d.link.wait(leaseEnded)
+		if err := d.custody.AwaitTrust(ctx); err != nil {
+			return err
+		}
+	}
 	cp, err := d.prepare(ctx)
 	if err != nil {
 		return err

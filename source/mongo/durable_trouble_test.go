@@ -53,29 +53,43 @@ func (f *few) giveBack() {
 	f.kept = nil
 }
 
+func everyLane() (all []source.Lane) {
+	for lane := range lanes.DefaultLanes {
+		all = append(all, source.Lane(lane))
+	}
+	return all
+}
+
 // fickle owns all lanes while its channel says so.
 type fickle struct{ owns chan bool }
 
 func (o fickle) Own(ctx context.Context, h lanes.Holder) error {
-	var all []source.Lane
-	for lane := range lanes.DefaultLanes {
-		all = append(all, source.Lane(lane))
-	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case yes := <-o.owns:
 			if yes {
-				h.Gain(all)
+				h.Gain(everyLane())
 			} else {
-				h.Lose(all)
+				h.Lose(everyLane())
 			}
 		}
 	}
 }
 
 func (o fickle) Retire() {}
+
+// decided is an owner whose word the test gives itself.
+type decided struct{ holder chan lanes.Holder }
+
+func (o decided) Own(ctx context.Context, h lanes.Holder) error {
+	o.holder <- h
+	<-ctx.Done()
+	return nil
+}
+
+func (o decided) Retire() {}
 
 // run runs a forwarder over a durable stream until the returned function is called.
 func (w *world) run(d *Durable, sink lanes.Sink, owner lanes.Owner) (stop func()) {
@@ -142,6 +156,43 @@ func TestDurableLanesLost(t *testing.T) {
 	eventually(t, "the rest", func() bool { return sink.count() >= 5 })
 	w.emptied()
 	if repeats := sink.check(t, map[string]int{"k": 5}); repeats > 0 {
+		t.Errorf("%d repeats", repeats)
+	}
+}
+
+// TestDurableStaleOwner: a replica whose lease has ended without its knowledge leaves the change
+// stream to the one that has taken it, and goes on when its lease is renewed.
+func TestDurableStaleOwner(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	w.init(wantDurable)
+	d, err := OpenDurable(t.Context(), w.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := newRecorder()
+	owner := decided{make(chan lanes.Holder, 1)}
+	w.run(d, sink, owner)
+	h := <-owner.holder
+	h.Trust(time.Now().Add(time.Hour))
+	h.Gain(everyLane())
+	eventually(t, "the outbox is streamed", func() bool { return d.Stats().Streaming })
+	h.Trust(time.Now())
+	other, err := newKeeper(w.open()).claim(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is superseded", func() bool {
+		return d.Stats().Waits == leaseEnded || w.checkpoint().Epoch != other.Epoch
+	})
+	if cp := w.checkpoint(); cp.Epoch != other.Epoch {
+		t.Errorf("epoch %d, and the other one has claimed %d", cp.Epoch, other.Epoch)
+	}
+	h.Trust(time.Now().Add(time.Hour))
+	w.transaction(3)
+	eventually(t, "the documents", func() bool { return sink.count() >= 3 })
+	w.emptied()
+	if repeats := sink.check(t, map[string]int{"k": 3}); repeats > 0 {
 		t.Errorf("%d repeats", repeats)
 	}
 }
