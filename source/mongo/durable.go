@@ -264,22 +264,31 @@ func (d *Durable) take(ctx context.Context, c *changes) error {
 	return nil
 }
 
-// recordEvery is how often a new position is recorded, and it is looked whether what was scanned
-// is delivered.
-const recordEvery = time.Second
+const (
+	// recordEvery is how often it is looked for a new position to record, and whether what was
+	// scanned is delivered: what was delivered since then comes again after a crash.
+	recordEvery = 200 * time.Millisecond
+	// recordIdleEvery is how often one is recorded before which nothing was delivered.
+	recordIdleEvery = time.Second
+)
 
 // record keeps the checkpoint until ctx is done.
 func (d *Durable) record(ctx context.Context) error {
 	ticker := time.NewTicker(recordEvery)
 	defer ticker.Stop()
+	idleAt := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ticker.C:
 		}
+		idle := time.Since(idleAt) >= recordIdleEvery
+		if idle {
+			idleAt = time.Now()
+		}
 		once, cancel := context.WithTimeout(ctx, d.cfg.Timeout)
-		err := d.recordOnce(once)
+		err := d.recordOnce(once, idle)
 		cancel()
 		switch {
 		case errors.Is(err, errSuperseded):
@@ -294,7 +303,8 @@ func (d *Durable) record(ctx context.Context) error {
 	}
 }
 
-func (d *Durable) recordOnce(ctx context.Context) error {
+// recordOnce records a new position; idle says that it may be one before which nothing was delivered.
+func (d *Durable) recordOnce(ctx context.Context, idle bool) error {
 	if d.scanning.Load() && !d.log.Scanning() {
 		if err := d.keeper.scanned(ctx, true); err != nil {
 			return err
@@ -302,7 +312,7 @@ func (d *Durable) recordOnce(ctx context.Context) error {
 		d.scanning.Store(false)
 	}
 	confirmed, _ := d.log.Confirmed()
-	at, ok := d.positions.take(confirmed)
+	at, ok := d.positions.take(confirmed, idle)
 	if !ok {
 		return nil
 	}
@@ -320,7 +330,7 @@ const leaveLimit = 3 * time.Second
 func (d *Durable) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveLimit)
 	defer cancel()
-	if err := d.recordOnce(ctx); err != nil {
+	if err := d.recordOnce(ctx, true); err != nil {
 		d.Source.log.Debug("recording the last position failed", "collection", d.Table(), "err", err)
 	}
 }

@@ -34,7 +34,8 @@ type position struct {
 type positions struct {
 	mu      sync.Mutex
 	list    []position // ascending
-	changed bool       // the first one was not taken yet
+	moved   bool       // the first one was not taken yet
+	changed bool       // nor its token
 }
 
 // maxPositions bounds the list.
@@ -44,7 +45,7 @@ const maxPositions = 2048
 func (p *positions) begin(at position) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.list, p.changed = append(p.list[:0], at), false
+	p.list, p.moved, p.changed = append(p.list[:0], at), false, false
 }
 
 // add says that the token leads behind a place.
@@ -79,8 +80,8 @@ func (p *positions) idle(token bson.Raw) {
 }
 
 // take returns the last position up to the key, which is confirmed; ok is false where it was taken
-// before.
-func (p *positions) take(confirmed string) (at position, ok bool) {
+// before. One that only has another token is taken where idle says so.
+func (p *positions) take(confirmed string, idle bool) (at position, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
@@ -89,10 +90,12 @@ func (p *positions) take(confirmed string) (at position, ok bool) {
 	}
 	if n > 0 {
 		p.list = append(p.list[:0], p.list[n:]...)
-		p.changed = true
+		p.moved = true
 	}
-	ok = p.changed && p.list[0].token != nil
-	p.changed = false
+	ok = (p.moved || p.changed && idle) && p.list[0].token != nil
+	if ok {
+		p.moved, p.changed = false, false
+	}
 	return p.list[0], ok
 }
 
@@ -100,5 +103,5 @@ func (p *positions) take(confirmed string) (at position, ok bool) {
 func (p *positions) back() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.changed = true
+	p.moved = true
 }

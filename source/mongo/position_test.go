@@ -9,7 +9,8 @@ import (
 )
 
 // TestPositions: over random places, idle times and confirmations, a position that is taken is
-// never beyond what is confirmed, never before the one taken last, and not far from it.
+// never beyond what is confirmed, never before the one taken last, and not far from it. One with
+// nothing but a younger token is taken where that is asked for, and then not missed.
 func TestPositions(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -20,8 +21,9 @@ func TestPositions(t *testing.T) {
 		p.begin(position{place: now})
 		told = append(told, now)
 		confirmed, taken, idle := 0, 0, 0
+		tokenTaken, back := "", false
 		for range 200 {
-			for range r.IntN(1 << r.IntN(9)) {
+			for range r.IntN(2) * r.IntN(1<<r.IntN(9)) {
 				if r.IntN(2) == 0 {
 					now.number++
 				} else {
@@ -37,11 +39,19 @@ func TestPositions(t *testing.T) {
 			if r.IntN(3) == 0 {
 				confirmed += r.IntN(len(told) - confirmed)
 			}
-			got, ok := p.take(told[confirmed].key())
+			quiet := r.IntN(3) == 0
+			got, ok := p.take(told[confirmed].key(), quiet)
 			if !ok {
+				if first := string(p.list[0].token); quiet && first != tokenTaken {
+					t.Fatalf("seed %d: the token %q was not taken after %q", seed, first, tokenTaken)
+				}
 				continue
 			}
-			if r.IntN(5) == 0 {
+			if got.place == told[taken] && !quiet && !back {
+				t.Fatalf("seed %d: took %+v again with the token %q", seed, got.place, string(got.token))
+			}
+			tokenTaken = string(got.token)
+			if back = r.IntN(5) == 0; back {
 				p.back()
 			}
 			var at place
@@ -63,7 +73,7 @@ func TestPositions(t *testing.T) {
 		if len(p.list) > maxPositions {
 			t.Fatalf("seed %d: %d positions", seed, len(p.list))
 		}
-		if got, _ := p.take(now.key()); got.place != now {
+		if got, _ := p.take(now.key(), false); got.place != now {
 			t.Fatalf("seed %d: the end is %+v, not %+v", seed, got.place, now)
 		}
 	}
