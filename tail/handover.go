@@ -92,7 +92,12 @@ func (s *state) answer(now time.Time, read *source.Read, page *source.Page) (aga
 	s.seen = snap
 	s.missed.prune(&snap)
 	s.others.prune(&snap)
-	s.sweep(read.Known)
+	// A read may have been put together before the forwarder heard of a delete.
+	listed := s.queue.listed(read.Known)
+	for _, id := range slices.Concat(s.goneBefore, s.gone) {
+		delete(listed, id)
+	}
+	s.sweep(listed)
 	if page.Full || snap.Xmin < s.fence || !s.missed.empty() {
 		return again
 	}
@@ -101,9 +106,8 @@ func (s *state) answer(now time.Time, read *source.Read, page *source.Page) (aga
 	for _, ev := range page.Events {
 		s.queue.addOut(ev.ID, ev, 0)
 	}
-	gone := s.queue.listed(slices.Concat(s.goneBefore, s.gone))
 	for _, id := range read.Known {
-		if s.queue.rows[id] == nil && !gone[id] {
+		if listed[id] && s.queue.rows[id] == nil {
 			s.queue.addOut(id, nil, 0)
 		}
 	}
@@ -112,15 +116,17 @@ func (s *state) answer(now time.Time, read *source.Read, page *source.Page) (aga
 	return again
 }
 
-// sweep compares the queue with a table read that listed known and whose snapshot is seen. What
-// it shows and what is not known was in the page, or is in a later one, or is deleted.
-func (s *state) sweep(known []int64) {
-	listed := s.queue.listed(known)
+// sweep compares the queue with a table read whose snapshot is seen, and with the ids that it
+// listed. What it shows and what is not listed was in the page, or is in a later one, or is deleted.
+func (s *state) sweep(listed map[int64]bool) {
 	var back []*row[uint64]
 	for id, r := range s.queue.rows {
 		shown := s.shows(r.note)
 		if listed[id] && !r.out {
-			s.queue.handOut(r) // the log has brought it only now
+			// The log has brought it only now. It may have been deleted before that, of which the
+			// forwarder is yet to hear: only its id stays, so that it never comes from memory.
+			s.queue.handOut(r)
+			s.queue.forget(r)
 		}
 		switch {
 		case listed[id]:
