@@ -40,7 +40,11 @@ func (s *state) ask(now time.Time, read *source.Read) {
 // forgetGone says that a read was sent after what was deleted before.
 func (s *state) forgetGone() { s.gone, s.goneBefore = s.goneBefore[:0], s.gone }
 
-func (s *state) stale(now time.Time) bool { return s.soon || now.Sub(s.readAt) >= s.cfg.Resync }
+// stale reports whether the table is to be read at a rescan. While deletes are not done, each
+// one looks whether their rows are visible.
+func (s *state) stale(now time.Time) bool {
+	return s.soon || len(s.unseen) > 0 || now.Sub(s.readAt) >= s.cfg.Resync
+}
 
 // takeBack lets rows wait again that the forwarder had and has dropped. It returns false when one
 // of them is not in memory here.
@@ -170,7 +174,6 @@ func (s *state) deleted(ids []int64, n int) {
 		}
 		if n < len(ids) && r.note != 0 {
 			s.unseen[id] = r.note
-			s.soon = true
 		}
 		s.queue.remove(r)
 	}

@@ -195,12 +195,11 @@ func (m *Mirror) answer(read *source.Read, page *source.Page) (again []int64) {
 // stay listed, and are tried again after the next one.
 func (m *Mirror) deleteAgain(ctx context.Context, ids []int64) {
 	n, err := m.table.DeleteRows(ctx, ids, func(uint64) {})
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if err != nil {
-		m.state.soon = true
 		return
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.state.deletedAgain(ids, n)
 }
 

@@ -121,8 +121,6 @@ func (m *model) answer() {
 	if again := m.state.answer(m.now, r, page); len(again) > 0 {
 		if chance(m.r, 0.8) {
 			m.state.deletedAgain(again, m.world.delete(again))
-		} else {
-			m.state.soon = true
 		}
 	}
 	m.checkGone(r.Known)
