@@ -253,7 +253,7 @@ func TestC89NoOverlap(t *testing.T) {
 		}
 	}
 	t.Logf("%d starts, %d crashes, %d tenures of %d lanes", starts, crashes, len(log), len(byLane))
-	if len(byLane) != 16 || len(log) < starts/2 || crashes < starts/20 {
+	if len(byLane) != 16 || len(log) < starts/10 || crashes < starts/20 {
 		t.Error("the lanes were hardly ever held")
 	}
 }
