@@ -232,6 +232,8 @@ func TestC12ColumnsChangeUnderneath(t *testing.T) {
 		"ALTER TABLE outbox DROP COLUMN trace",
 	} {
 		writer := w.write(func(c *oracle.WriterConfig) { c.Rate, c.Hold = 500, 0 })
+		// The writer before may have left enough for all that is waited for below.
+		eventually(t, drainLimit, "rows are written", func() bool { return writer.Stats().Committed > 0 })
 		w.received(w.checker.Received() + 200)
 		w.execute(migration, change)
 		w.received(w.checker.Received() + 200)
