@@ -13,7 +13,7 @@ import (
 // The floor says whether the forwarder has thrown away the page of the last table read: it then
 // reads from further down, and must get what lies there.
 func (s *state) recall(now time.Time, read *source.Read) *source.Page {
-	if s.complete && !read.Gained && read.Floor >= s.floor && !(read.Rescan && s.stale(now)) &&
+	if s.complete && !read.Gained && read.Floor >= s.floor && !(read.Rescan && s.stale(now, read)) &&
 		!s.evicted.asked(read) && (!read.Dropped || s.takeBack(read)) {
 		s.forgetGone()
 		page := s.queue.take(read)
@@ -40,10 +40,15 @@ func (s *state) ask(now time.Time, read *source.Read) {
 // forgetGone says that a read was sent after what was deleted before.
 func (s *state) forgetGone() { s.gone, s.goneBefore = s.goneBefore[:0], s.gone }
 
+// resyncLate is how many times Resync the table goes unread at most.
+const resyncLate = 10
+
 // stale reports whether the table is to be read at a rescan. While deletes are not done, each
-// one looks whether their rows are visible.
-func (s *state) stale(now time.Time) bool {
-	return s.soon || len(s.unseen) > 0 || now.Sub(s.readAt) >= s.cfg.Resync
+// one looks whether their rows are visible. Else it is put off while more waits than a page
+// holds: the page would not be all, and everything behind it would come from the table, too.
+func (s *state) stale(now time.Time, read *source.Read) bool {
+	age := now.Sub(s.readAt)
+	return s.soon || len(s.unseen) > 0 || age >= resyncLate*s.cfg.Resync || age >= s.cfg.Resync && s.queue.waiting.n < read.Limit
 }
 
 // takeBack lets rows wait again that the forwarder had and has dropped. It returns false when one

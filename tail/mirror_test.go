@@ -153,6 +153,38 @@ func TestDeleteBeforeItsRowIsVisible(t *testing.T) {
 	}
 }
 
+// TestResyncWaitsForABacklog: while more waits than a page holds, the table is not read by the clock,
+// but for a look now and then.
+func TestResyncWaitsForABacklog(t *testing.T) {
+	now := time.Now()
+	tb := &table{snap: snapshot(100)}
+	m := tail.NewMirror(tail.Config{Resync: time.Minute, Now: func() time.Time { return now }}, tb)
+	m.Attach(0)
+	rescan := everything()
+	rescan.Rescan, rescan.Limit = true, 2
+	reads := func(want int) {
+		t.Helper()
+		if tb.reads != want {
+			t.Errorf("the table was read %d times, want %d", tb.reads, want)
+		}
+	}
+	read(t, m, rescan)
+	appendRows(t, m, 150, 1, 2, 3, 4, 5)
+	now = now.Add(time.Minute)
+	expect(t, read(t, m, rescan), 1, 2)
+	reads(1)
+	now = now.Add(9 * time.Minute)
+	rescan.Known = []int64{1, 2}
+	read(t, m, rescan)
+	reads(2)
+	expect(t, read(t, m, rescan), 3, 4)
+	reads(2)
+	now = now.Add(time.Minute)
+	rescan.Known = []int64{1, 2, 3, 4}
+	read(t, m, rescan)
+	reads(3)
+}
+
 // TestDroppedRowThatIsNotVisible: what the forwarder has dropped comes again from memory, though
 // the table was read meanwhile, which does not show it yet.
 func TestDroppedRowThatIsNotVisible(t *testing.T) {

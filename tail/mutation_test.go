@@ -19,7 +19,7 @@ type mutation struct {
 
 // TestMirrorRulesAreNeeded: the model of the mirror fails for each rule that is left out.
 func TestMirrorRulesAreNeeded(t *testing.T) {
-	killMutants(t, "TestMirrorModel|TestQueueModel|TestNewLogKnowsNoSnapshot|TestEvictionKeepsTheRest|TestDeleteBeforeItsRowIsVisible|TestDroppedRowThatIsNotVisible|TestLogBringsARowAfterItsDelete", []mutation{
+	killMutants(t, "TestMirrorModel|TestQueueModel|TestNewLogKnowsNoSnapshot|TestEvictionKeepsTheRest|TestResyncWaitsForABacklog|TestDeleteBeforeItsRowIsVisible|TestDroppedRowThatIsNotVisible|TestLogBringsARowAfterItsDelete", []mutation{
 		{"skip what the table read covered", "state.go", "\tif s.shows(xid) {\n", "\tif false {\n"},
 		{"remember what was left out", "state.go", "\t\t\ts.missed.add(xid)\n", ""},
 		{"what was left out too early is missing", "state.go", "\t\t\ts.missed.add(xid)\n\t\t\ts.setComplete(now, false)\n", "\t\t\ts.missed.add(xid)\n"},
@@ -37,7 +37,9 @@ func TestMirrorRulesAreNeeded(t *testing.T) {
 
 		{"lanes gained are read from the table", "handover.go", "!read.Gained && ", ""},
 		{"a page thrown away is read from the table again", "handover.go", "read.Floor >= s.floor && ", ""},
-		{"read the table now and then", "handover.go", "!(read.Rescan && s.stale(now)) &&", "true &&"},
+		{"read the table now and then", "handover.go", "!(read.Rescan && s.stale(now, read)) &&", "true &&"},
+		{"not while more waits than a page holds", "handover.go", " && s.queue.waiting.n < read.Limit", ""},
+		{"but not for good", "handover.go", "age >= resyncLate*s.cfg.Resync || ", ""},
 		{"what is evicted is read from the table", "handover.go", "!s.evicted.asked(read) && ", ""},
 		{"a read in the table ends the completeness", "handover.go", "\ts.setComplete(now, false)\n\tif s.evicted", "\tif s.evicted"},
 		{"who comes back misses what was left out", "handover.go", "\t\ts.missed.take(&s.others)\n", ""},
