@@ -77,7 +77,6 @@ func wantValue(t *testing.T, records map[string]*kgo.Record, key string, want []
 
 // TestC33BinaryPayload sends bytes that no text can hold.
 func TestC33BinaryPayload(t *testing.T) {
-	t.Parallel()
 	s := newStage(t, nil, nil)
 	topic := s.makeTopic("", 3, nil)
 	all := make([]byte, 256)
@@ -100,7 +99,6 @@ func TestC33BinaryPayload(t *testing.T) {
 // TestC35JSONIsNotRewritten sends documents whose numbers, spacing and doubled names do not
 // survive a decoder.
 func TestC35JSONIsNotRewritten(t *testing.T) {
-	t.Parallel()
 	documents := map[string]struct{ written, jsonb string }{
 		"numbers": {
 			`{"a":12345678901234567890,"b":1.10,"c":1e400}`,
@@ -142,7 +140,6 @@ func TestC35JSONIsNotRewritten(t *testing.T) {
 // TestC36InfiniteTimestamp sends rows whose creation time no record can carry, with ones
 // between them whose time can.
 func TestC36InfiniteTimestamp(t *testing.T) {
-	t.Parallel()
 	for _, typ := range []string{"timestamptz", "timestamp", "date"} {
 		t.Run(typ, func(t *testing.T) {
 			s := newBareStage(t, nil, nil)
@@ -199,7 +196,6 @@ func TestC36InfiniteTimestamp(t *testing.T) {
 
 // TestC37NullIsNotEmpty sends the four kinds of nothing.
 func TestC37NullIsNotEmpty(t *testing.T) {
-	t.Parallel()
 	for typ, rows := range map[string]map[string]string{
 		"jsonb": {"k1": "NULL", "k2": "'null'", "k4": "'{}'"},
 		"json":  {"k1": "NULL", "k2": "'null'", "k4": "'{}'"},
@@ -228,7 +224,6 @@ func TestC37NullIsNotEmpty(t *testing.T) {
 // TestC38KeyTypes sends keys of every supported type. A first row that is too large shows
 // that the rows of a key are found again by the same bytes that became the record's key.
 func TestC38KeyTypes(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		typ         string
 		key, second string // two literals of one key
@@ -280,7 +275,6 @@ func TestC38KeyTypes(t *testing.T) {
 
 // TestC38UnsupportedKeyType is a mistake in the configuration, found before anything is read.
 func TestC38UnsupportedKeyType(t *testing.T) {
-	t.Parallel()
 	s := newBareStage(t, nil, nil)
 	s.sql("CREATE TABLE outbox (id bigint PRIMARY KEY, topic text, key jsonb, payload bytea, headers jsonb, created_at timestamptz)")
 	_, stderr, code := forwarder(t, nil, "run", "--source-url", s.url, "--brokers", s.broker, "--admin-listen", serverstest.FreeAddress(t))

@@ -12,7 +12,6 @@ import (
 
 // TestC79IllegalTopicNames has rows whose topic is no name that Kafka takes, between good ones.
 func TestC79IllegalTopicNames(t *testing.T) {
-	t.Parallel()
 	s := newStage(t, nil, nil)
 	s.sql("ALTER TABLE outbox ALTER COLUMN topic DROP NOT NULL")
 	good := s.makeTopic("", 3, nil)
@@ -61,7 +60,6 @@ func TestC79IllegalTopicNames(t *testing.T) {
 
 // TestC99MistakesAreAllListed makes mistakes in the file, the environment and a flag at once.
 func TestC99MistakesAreAllListed(t *testing.T) {
-	t.Parallel()
 	s := newBareStage(t, nil, nil)
 	file := filepath.Join(t.TempDir(), "forwarder.yaml")
 	yaml := `
@@ -96,7 +94,6 @@ memory:
 
 // TestC100ExitCodes runs what fails and what does not to its end.
 func TestC100ExitCodes(t *testing.T) {
-	t.Parallel()
 	s := newBareStage(t, nil, nil)
 	var tables int
 	address := serverstest.FreeAddress(t)

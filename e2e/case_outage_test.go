@@ -247,7 +247,6 @@ func (p *process) keepsSecrets(secrets ...string) {
 // TestStartWithoutServers starts the forwarder before its servers: it waits for both, says for
 // which, and forwards when they are there.
 func TestStartWithoutServers(t *testing.T) {
-	t.Parallel()
 	db, kafka := privatePostgres(t), privateKafka(t)
 	s := newStage(t, db, kafka)
 	topic := s.makeTopic("events", 3, nil)
@@ -279,7 +278,6 @@ func TestStartWithoutServers(t *testing.T) {
 
 // TestC79NoRight has a topic that the forwarder's user may not write, between one that it may.
 func TestC79NoRight(t *testing.T) {
-	t.Parallel()
 	kafka, err := servers.StartKafka(t.Context(), servers.KafkaConfig{Properties: map[string]string{
 		"listener.security.protocol.map":       "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
 		"sasl.enabled.mechanisms":              "PLAIN",

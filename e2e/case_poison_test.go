@@ -51,7 +51,6 @@ func shortValues(records []*kgo.Record, key string) string {
 // a limit that is known before anything is sent, and once by one that only the broker knows
 // of, which then refuses the batch with everything in it.
 func TestC19FailedRecordHoldsBackItsKey(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		unseen bool

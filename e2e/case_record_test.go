@@ -42,7 +42,6 @@ func headersOf(t *testing.T, r *kgo.Record) string {
 // TestC84NullAndEmpty sends each combination of a null, an empty and another key and payload,
 // with four kinds of headers, and reads them with our client and with kcat.
 func TestC84NullAndEmpty(t *testing.T) {
-	t.Parallel()
 	s := newStage(t, nil, nil)
 	topic := s.makeTopic("", 3, nil)
 	headers := []struct {
@@ -128,7 +127,6 @@ func TestC84NullAndEmpty(t *testing.T) {
 // TestC85HeadersFromJSON sends headers of every kind, from each type of column, and rows whose
 // headers cannot be any.
 func TestC85HeadersFromJSON(t *testing.T) {
-	t.Parallel()
 	const written = `{"s":"x","e":"","n":12345678901234567890,"d":1.10,"b":true,"z":null,"o":{"k":1},"ü":"é"}`
 	const asWritten = `s="x" e="" n="12345678901234567890" d="1.10" b="true" z=NULL o="{\"k\":1}" ü="é"`
 	for typ, object := range map[string]string{
@@ -197,7 +195,6 @@ func TestC85HeadersFromJSON(t *testing.T) {
 
 // TestC85ReservedHeader has the forwarder's own header win over a row's, with one warning.
 func TestC85ReservedHeader(t *testing.T) {
-	t.Parallel()
 	s := newStage(t, nil, nil)
 	topic := s.makeTopic("", 1, nil)
 	for range 3 {
@@ -225,7 +222,6 @@ func TestC85ReservedHeader(t *testing.T) {
 // TestC76PartitionsOfTheJavaClient sends the keys of the Java client's table and finds each
 // where that client would have put it.
 func TestC76PartitionsOfTheJavaClient(t *testing.T) {
-	t.Parallel()
 	data, err := os.ReadFile("../sink/testdata/murmur2.tsv")
 	if err != nil {
 		t.Fatal(err)

@@ -201,7 +201,6 @@ func (s *stage) deleteTopic(topic string) {
 
 // TestC74TopicMadeAgain deletes a topic under load and makes it again with fewer partitions.
 func TestC74TopicMadeAgain(t *testing.T) {
-	t.Parallel()
 	s := newStage(t, nil, nil)
 	topic := s.makeTopic("", 6, nil)
 	p := s.start(inJSON)
@@ -241,7 +240,6 @@ func TestC74TopicMadeAgain(t *testing.T) {
 // TestC75PartitionsRaised doubles a topic's partitions under load. Records carry the time at
 // which the broker has appended them, so that those of one key compare across partitions.
 func TestC75PartitionsRaised(t *testing.T) {
-	t.Parallel()
 	s := newStage(t, nil, nil)
 	topic := s.makeTopic("", 3, map[string]string{"message.timestamp.type": "LogAppendTime"})
 	p := s.start(inJSON)

@@ -3,6 +3,5 @@
 // reads. Package oracle writes the events and judges the topics. It holds tests only.
 //
 // Tests that stop a server start one of their own; the others share a pair. Each has its own
-// database and topic. A test is named after the case or the promise that it shows. All are parallel but
-// those that measure times or memory, which scripts/test names and runs last.
+// database and topic. A test is named after the case or the promise that it shows.
 package e2e

@@ -119,7 +119,6 @@ func inFull(key, value []byte, headers []kgo.RecordHeader) string {
 // TestMongoBytes delivers documents of all kinds in every mode, half of them before the start and
 // half of them after it, so that they come from the collection and from the change stream.
 func TestMongoBytes(t *testing.T) {
-	t.Parallel()
 	inModes(t, func(t *testing.T, m mode) {
 		for _, canonical := range []bool{false, true} {
 			t.Run(fmt.Sprintf("canonical %t", canonical), func(t *testing.T) {

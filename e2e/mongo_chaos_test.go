@@ -21,6 +21,7 @@ import (
 var chaosMongo = flag.Duration("chaos.mongo", time.Second, "how long TestMongoReplicasChaos goes on in each mode; every action happens once at least")
 
 // privateMongo starts a replica set of three members that the test may stop.
+
 func privateMongo(t *testing.T) *servers.Mongo {
 	t.Helper()
 	set, err := servers.StartMongo(t.Context(), servers.MongoConfig{Members: 3})
@@ -107,8 +108,12 @@ func TestC63PrimaryChanges(t *testing.T) {
 // TestMongoReplicasChaos is TestReplicasChaos with an outbox in a replica set of three members,
 // whose primary steps down, falls silent and dies as well.
 func TestMongoReplicasChaos(t *testing.T) {
-	t.Parallel()
-	inModes(t, mongoReplicasInChaos, mongoModes...) // one after the other: nine servers at a time are too many
+	for _, m := range mongoModes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel() // a busy machine is a part of it
+			mongoReplicasInChaos(t, m)
+		})
+	}
 }
 
 func mongoReplicasInChaos(t *testing.T, m mode) {
@@ -164,8 +169,8 @@ func (c *collection) cutStreams() {
 
 // TestMongoPlannedMovesRepeatNothing is TestReplicasPlannedMovesRepeatNothing on a collection.
 func TestMongoPlannedMovesRepeatNothing(t *testing.T) {
-	t.Parallel()
 	inModes(t, func(t *testing.T, m mode) {
+		t.Parallel()
 		w := newWorldIn(t, m, nil, nil, "")
 		writer := w.write(func(c *oracle.WriterConfig) { c.Rate = 500 })
 		procs := w.replicas(2)

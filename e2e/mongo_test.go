@@ -23,7 +23,6 @@ func newCollection(t *testing.T, m mode) *stage {
 
 // TestMongoCommands asks the commands about a collection.
 func TestMongoCommands(t *testing.T) {
-	t.Parallel()
 	c := newCollection(t, mongoPolled)
 	at := []string{"--source-url", c.url}
 	ask := func(code int, args ...string) string {
@@ -75,7 +74,6 @@ func TestMongoCommands(t *testing.T) {
 
 // TestMongoDemo shows the way from a collection, in a database of the demo's own.
 func TestMongoDemo(t *testing.T) {
-	t.Parallel()
 	at := sharedMongo(t)
 	client := openCollection(t, at).db.Client()
 	before, err := client.ListDatabaseNames(t.Context(), bson.D{})

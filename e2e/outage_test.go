@@ -29,7 +29,6 @@ func (w *world) hold() (release func()) {
 // TestC17DatabaseGoneBeforeDelete takes the database away while all events are acknowledged
 // and none is deleted.
 func TestC17DatabaseGoneBeforeDelete(t *testing.T) {
-	t.Parallel()
 	for name, end := range map[string]func(*servers.Postgres) error{"stopped": (*servers.Postgres).Stop, "killed": (*servers.Postgres).Kill} {
 		t.Run(name, func(t *testing.T) {
 			db := privatePostgres(t)
@@ -51,7 +50,6 @@ func TestC17DatabaseGoneBeforeDelete(t *testing.T) {
 // TestC17KilledBeforeDelete kills the forwarder while all events are acknowledged and none is
 // deleted: all are sent once more, the same in every byte and in the order of their keys.
 func TestC17KilledBeforeDelete(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil, nil)
 	release := w.hold()
 	w.write(func(c *oracle.WriterConfig) { c.Events, c.Keys, c.Rollback = 500, 20, 0 }).wait()
@@ -77,7 +75,6 @@ func TestC17KilledBeforeDelete(t *testing.T) {
 // TestC18NoBroker inserts while no broker answers: the rows stay until it does. In the one
 // variant nobody listens, in the other connections are accepted and nothing is answered.
 func TestC18NoBroker(t *testing.T) {
-	t.Parallel()
 	kafka := privateKafka(t)
 	for _, c := range []struct {
 		name    string
@@ -163,7 +160,6 @@ func TestC80BrokerDownMemory(t *testing.T) {
 // TestC07NothingHeldWhileSending lets the broker fall silent with records in flight: no
 // transaction of the forwarder may be open, and a migration gets its lock at once.
 func TestC07NothingHeldWhileSending(t *testing.T) {
-	t.Parallel()
 	kafka := privateKafka(t)
 	w := newWorld(t, nil, kafka)
 	writer := w.write(func(c *oracle.WriterConfig) { c.Rate, c.Hold = 1000, 0 })
@@ -203,7 +199,6 @@ func TestC07NothingHeldWhileSending(t *testing.T) {
 // TestC93SIGTERMWithoutBroker stops a forwarder whose records in flight nobody acknowledges, by
 // one signal within its grace, and by a second one at once. No row may be lost by either.
 func TestC93SIGTERMWithoutBroker(t *testing.T) {
-	t.Parallel()
 	kafka := privateKafka(t)
 	w := newWorld(t, nil, kafka)
 	// stuck returns a forwarder with events in flight to a broker that is gone.

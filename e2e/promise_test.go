@@ -8,10 +8,7 @@ import (
 	"github.com/outbox-forwarder/forwarder/internal/oracle"
 )
 
-func TestPlain(t *testing.T) {
-	t.Parallel()
-	inModes(t, plainRun, allModes...)
-}
+func TestPlain(t *testing.T) { inModes(t, plainRun, allModes...) }
 
 func plainRun(t *testing.T, m mode) {
 	w := newWorldIn(t, m, nil, nil, "events")
@@ -33,10 +30,7 @@ const shortLease = "FORWARDER_LANES_LEASE_TTL=1s"
 
 // TestKillNineTenTimes kills the forwarder while a backlog is drained and a writer goes on, so
 // that each time events are read, in flight, and acknowledged without being deleted.
-func TestKillNineTenTimes(t *testing.T) {
-	t.Parallel()
-	inModes(t, killedTenTimes, allModes...)
-}
+func TestKillNineTenTimes(t *testing.T) { inModes(t, killedTenTimes, allModes...) }
 
 func killedTenTimes(t *testing.T, m mode) {
 	w := newWorldIn(t, m, nil, nil, "events")
@@ -80,10 +74,7 @@ func killedTenTimes(t *testing.T, m mode) {
 
 // TestSIGTERMUnderLoad stops the forwarder in order while events flow, again and again:
 // nothing may be sent twice.
-func TestSIGTERMUnderLoad(t *testing.T) {
-	t.Parallel()
-	inModes(t, stoppedUnderLoad, allModes...)
-}
+func TestSIGTERMUnderLoad(t *testing.T) { inModes(t, stoppedUnderLoad, allModes...) }
 
 func stoppedUnderLoad(t *testing.T, m mode) {
 	w := newWorldIn(t, m, nil, nil, "events")
@@ -103,10 +94,7 @@ func stoppedUnderLoad(t *testing.T, m mode) {
 
 // TestPostgresRestart stops, starts, kills and starts the database under load. The process
 // keeps what it knows, so that not even the records whose delete was cut off are sent again.
-func TestPostgresRestart(t *testing.T) {
-	t.Parallel()
-	inModes(t, postgresRestarts, polled, streamed, durable)
-}
+func TestPostgresRestart(t *testing.T) { inModes(t, postgresRestarts, polled, streamed, durable) }
 
 func postgresRestarts(t *testing.T, m mode) {
 	db := privatePostgres(t)
@@ -137,7 +125,6 @@ func postgresRestarts(t *testing.T, m mode) {
 
 // TestKafkaRestart stops, starts, kills and starts the broker under load.
 func TestKafkaRestart(t *testing.T) {
-	t.Parallel()
 	inModes(t, kafkaRestarts, polled, streamed, durable, mongoStreamed)
 }
 

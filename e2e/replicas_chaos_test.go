@@ -37,7 +37,6 @@ type chaos struct {
 // from a seed. Nothing may be lost, and no event may be seen for the first time after a newer
 // one of its key.
 func TestReplicasChaos(t *testing.T) {
-	t.Parallel()
 	for _, m := range []mode{polled, streamed, durable} {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel() // a busy machine is a part of it
@@ -208,7 +207,6 @@ func (c *chaos) dropSlots() {
 // TestReplicasPlannedMovesRepeatNothing moves lanes in every planned way under load: joins and
 // leaves, a rolling restart, and a replica that is asked to retire (C90, C97).
 func TestReplicasPlannedMovesRepeatNothing(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil, nil)
 	writer := w.write(usual)
 	procs := w.replicas(2)

@@ -169,7 +169,6 @@ func TestC92IdleFleet(t *testing.T) {
 // and once to more, and starts new replicas at that very moment. The old ones end and say why.
 // No key is ever served by both: nothing is repeated.
 func TestC95LaneCountChanges(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil, nil)
 	writer := w.write(usual)
 	procs := w.replicas(2)

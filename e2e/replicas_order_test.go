@@ -128,7 +128,6 @@ func TestC08DeadlockWithTheApplication(t *testing.T) {
 // TestC09SerializableByDefault runs two replicas and a restart in a database whose sessions are
 // serializable unless they say otherwise. All is as in any other.
 func TestC09SerializableByDefault(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil, nil)
 	conn := w.connect()
 	var name string

@@ -11,7 +11,6 @@ import (
 // TestC55SlotsAreListedAndDropped: the slot of a forwarder that has gone is found and removed,
 // and not while one reads it.
 func TestC55SlotsAreListedAndDropped(t *testing.T) {
-	t.Parallel()
 	w := newWorldIn(t, durable, nil, nil, "events")
 	type slot struct {
 		Name, Database, Table string
@@ -81,7 +80,6 @@ func TestC55SlotsAreListedAndDropped(t *testing.T) {
 
 // TestCheckFindsWhatAStartWouldFind lists all of it at once, and changes nothing.
 func TestCheckFindsWhatAStartWouldFind(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil, nil)
 	check := func(settings []string, more ...string) (string, int) {
 		t.Helper()

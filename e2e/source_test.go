@@ -24,7 +24,6 @@ const insert = "INSERT INTO outbox (topic, key, payload) VALUES ($1, $2, $3)"
 
 // TestC01LateCommit commits the lower id last, with a restart between the two.
 func TestC01LateCommit(t *testing.T) {
-	t.Parallel()
 	for _, restart := range []bool{false, true} {
 		name := "same process"
 		if restart {
@@ -60,7 +59,6 @@ func TestC01LateCommit(t *testing.T) {
 // xmax is one past the youngest that has ended, not past the youngest that has begun. When it
 // commits, an event of the same key follows, which must not be read before its row.
 func TestC01YoungestTransactionTakesLowerID(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil, nil)
 	p := w.start()
 	p.awaitReady()
@@ -157,7 +155,6 @@ func TestC02LongTransactionElsewhere(t *testing.T) {
 // TestC03RestoreIntoAnotherServer moves the database by dump and restore to a new server,
 // whose transaction ids are far below the old one's.
 func TestC03RestoreIntoAnotherServer(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil, nil)
 	// The dump must be of a database with a history: many transactions, delivered rows.
 	p := w.start()
@@ -226,7 +223,6 @@ func (w *world) transactionID() int64 {
 // which explicit column lists do not notice, and a changed type of one that is read, by which
 // PostgreSQL refuses every prepared read once.
 func TestC12ColumnsChangeUnderneath(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, nil, nil)
 	p := w.start()
 	migration := w.connect()
