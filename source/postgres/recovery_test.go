@@ -308,3 +308,27 @@ func TestScanIsRepeatedAfterACrash(t *testing.T) {
 	wantPayloads(t, again, numbers(1000, 5010))
 	eventually(t, "the scan is remembered", func() bool { return value[bool](w, "SELECT scanned FROM outbox_slots") })
 }
+
+// TestScanAfterACrashKeepsTheOrder: while the scan of a new slot is not over, what came through the log
+// is delivered and deleted; a crash then. The log brings it again, and must not bring it behind what was
+// written later and is in the table.
+func TestScanAfterACrashKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, outbox)
+	w.publish()
+	insert := func(key, payload string) {
+		w.exec("INSERT INTO outbox (topic, key, payload) VALUES ('t', $1, convert_to($2::text, 'UTF8'))", key, payload)
+	}
+	insert("b", "1")
+	sink := &recorder{keep: func(ev *source.Event) bool { return string(ev.Payload) != "2" }}
+	l := w.durable(sink, nil)
+	l.live()
+	insert("a", "2")
+	eventually(t, "what came through the log is delivered", func() bool { return sink.count() == 1 && w.rows() == 1 })
+	insert("a", "3")
+	l.crash()
+	again := &recorder{}
+	l = w.durable(again, nil)
+	l.delivered(w, 3)
+	wantPayloads(t, again, []string{"1", "2", "3"})
+}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -36,6 +37,16 @@ func (l *leftBehind) seen(id int64) {
 	}
 }
 
+// missing returns the rows that the log has not brought.
+func (l *leftBehind) missing() (ids []int64) {
+	for i, id := range l.ids {
+		if !l.came[i] {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // listRows returns the ids that are in the table, in one statement, and a position of the log
 // behind all of their transactions.
 func (d *Durable) listRows(ctx context.Context) (*leftBehind, error) {
@@ -63,8 +74,12 @@ func (d *Durable) listRows(ctx context.Context) (*leftBehind, error) {
 // scanPage bounds a page of a scan.
 const scanPage = 2048
 
-// scan delivers what is in the table and does not come through a slot that was just made. It
-// returns a position up to which the log may bring the same rows.
+// scan delivers what is in the table and does not come through the slot. It returns a position up to
+// which the log may bring rows that were in the table then.
+//
+// What the log does bring is left to it: some of that may be delivered and deleted already, by a process
+// that died before the end of its scan, or deleted by its writer. The log brings it in any case, and
+// must not bring it behind what is younger.
 func (d *Durable) scan(ctx context.Context, repl *replication) (pglogrepl.LSN, error) {
 	if err := d.settled(ctx, repl); err != nil {
 		return 0, err
@@ -74,6 +89,12 @@ func (d *Durable) scan(ctx context.Context, repl *replication) (pglogrepl.LSN, e
 		return 0, err
 	}
 	d.check = &leftBehind{} // a scan leaves nothing behind
+	if len(list.ids) > 0 {
+		if err := d.lookAhead(ctx, list); err != nil {
+			return 0, err
+		}
+		list.ids = list.missing()
+	}
 	d.link.wait(fmt.Sprintf("%d rows that are in the table are delivered first", len(list.ids)))
 	if len(list.ids) > 0 {
 		d.Source.log.Info("the table is scanned for what the replication slot does not bring", "table", d.Table(), "slot", d.slot, "count", len(list.ids))
@@ -100,6 +121,60 @@ func (d *Durable) scan(ctx context.Context, repl *replication) (pglogrepl.LSN, e
 		}
 	}
 	return list.end, nil
+}
+
+// errAhead ends a look ahead.
+var errAhead = errors.New("the log was read up to the list")
+
+// lookAhead reads the log up to the end of the list, and notes what it brings of it. Nothing is confirmed
+// by that: the log is read once more from where it began.
+func (d *Durable) lookAhead(ctx context.Context, list *leftBehind) error {
+	d.link.wait("the log is read up to now, to tell what the table alone has")
+	repl, err := d.link.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer repl.close()
+	near, err := repl.xid(ctx)
+	if err != nil {
+		return err
+	}
+	if err := repl.start(ctx, d.slot, d.cfg.Publication, d.start, false); err != nil {
+		return err
+	}
+	reader := d.link.newReader(repl, d.start, near, func(_ context.Context, c chunk) error {
+		for _, ev := range c.events {
+			list.seen(ev.ID)
+		}
+		if c.end && list.reached(c.position) {
+			return errAhead
+		}
+		return nil
+	})
+	reader.confirmed, reader.positions = func() pglogrepl.LSN { return d.start }, true
+	if err := reader.run(ctx); !errors.Is(err, errAhead) {
+		return d.explain(ctx, err)
+	}
+	repl.close()
+	return d.free(ctx)
+}
+
+// free waits until the server has noticed that nobody reads from the slot any more.
+func (d *Durable) free(ctx context.Context) error {
+	for {
+		var active bool
+		if err := d.pool.QueryRow(ctx, "SELECT active FROM pg_replication_slots WHERE slot_name = $1", d.slot).Scan(&active); err != nil {
+			return fmt.Errorf("looking at replication slot %s: %w", d.slot, err)
+		}
+		if !active {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // settled waits until every transaction has ended that may have committed before the slot's
@@ -135,12 +210,7 @@ func (d *Durable) settled(ctx context.Context, repl *replication) error {
 // was promoted that lacks their deletes, or the slot was moved, or made anew by somebody else. They
 // are delivered by a scan.
 func (d *Durable) judge(ctx context.Context) error {
-	var left []int64
-	for i, id := range d.check.ids {
-		if !d.check.came[i] {
-			left = append(left, id)
-		}
-	}
+	left := d.check.missing()
 	d.check = &leftBehind{}
 	if len(left) == 0 {
 		return nil
