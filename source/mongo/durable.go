@@ -147,7 +147,7 @@ func (d *Durable) stream(ctx context.Context) error {
 	d.scan = scan{}
 	d.scanning.Store(false)
 	if !cp.Scanned {
-		if err := d.scanOutbox(ctx); err != nil {
+		if err := d.scanOutbox(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -215,7 +215,7 @@ func (d *Durable) takeAll(ctx context.Context, c *changes) error {
 			if err := d.keeper.scanned(ctx, false); err != nil {
 				return err
 			}
-			if err := d.scanOutbox(ctx); err != nil {
+			if err := d.scanOutbox(ctx, c); err != nil {
 				return err
 			}
 		case errors.As(err, &interrupted):

@@ -37,14 +37,25 @@ const (
 	scanBytes = 4 << 20
 )
 
-// scanOutbox delivers what is in the outbox and is not told by the change stream, which may have
-// begun a moment before.
-func (d *Durable) scanOutbox(ctx context.Context) error {
+// scanOutbox delivers what is in the outbox and is not told by the change stream c, which is about to be
+// read and may have begun long before.
+//
+// What the stream does tell is left to it: some of that may be delivered and deleted already, by a
+// process that died before the end of its scan, or deleted by its writer. The stream tells it in any
+// case, and must not tell it behind what is younger.
+func (d *Durable) scanOutbox(ctx context.Context, c *changes) error {
 	// What the forwarder has by now need not be found; what is deleted meanwhile must not be.
 	held := d.handles.numbers()
 	list, shown, err := d.list(ctx)
 	if err != nil {
 		return fmt.Errorf("listing the documents of %s: %w", d.Table(), err)
+	}
+	if len(list) > 0 {
+		told, err := d.lookAhead(ctx, c, clusterTime(shown))
+		if err != nil {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(doc string) bool { return told[doc] })
 	}
 	d.scan = scan{docs: make(map[string]bool, len(list)), shown: clusterTime(shown)}
 	for _, doc := range list {
@@ -71,6 +82,29 @@ func (d *Durable) scanOutbox(ctx context.Context) error {
 	d.log.EndSkip() // scan.brought knows better, by _id and time
 	d.scanning.Store(true)
 	return nil
+}
+
+// lookAhead returns the docKeys of which the stream tells up to a cluster time, and leaves the stream as
+// it was.
+func (d *Durable) lookAhead(ctx context.Context, c *changes, until uint64) (map[string]bool, error) {
+	d.link.wait("the change stream is read up to now, to tell what the outbox alone has")
+	ahead := d.changes(c.start)
+	ahead.token = c.token
+	defer ahead.close()
+	told := make(map[string]bool)
+	for {
+		got, ok, err := ahead.next(ctx)
+		var invalidated *invalidatedError
+		switch {
+		case errors.As(err, &invalidated):
+			return told, nil // the collection has ended, which the stream itself has to meet
+		case err != nil:
+			return nil, err
+		case !ok || clusterTime(got.at) > until:
+			return told, nil
+		}
+		told[string(docBytes(got.doc))] = true
+	}
 }
 
 // list returns the docKeys of the outbox in its order, and the cluster time that they show. It is

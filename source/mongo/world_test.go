@@ -51,6 +51,7 @@ type world struct {
 	outbox *driver.Collection
 	logged *logText
 	opened func() // called by durable when the outbox is open; nil for nothing
+	held   string // the key of which durable's sink acknowledges nothing; empty for none
 }
 
 // newWorld makes a database with an outbox in it, as Init makes it.
