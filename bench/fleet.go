@@ -77,6 +77,10 @@ func (s *stage) idleFleet(ctx context.Context, t *table) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
+	// The server counts a write a second after it at the latest; those of the moves are not meant.
+	if err := pause(ctx, s.warmUp); err != nil {
+		return err
+	}
 	before, err := t.changes(ctx)
 	if err != nil {
 		return err

@@ -109,24 +109,31 @@ func (s *stage) behind(ctx context.Context, p *proxy.Proxy) (restore func(), err
 	}, nil
 }
 
-// drainBy measures n replicas on one preloaded outbox, from the commit of its rows to the empty
-// table, and checks that they were exact.
+// drainBy measures n replicas on one outbox that is filled while they are suspended, from their release
+// to the empty table, and checks that they were exact.
 func (s *stage) drainBy(ctx context.Context, t *table, n int) (d shared, err error) {
 	topic, err := s.set(ctx, t, modes[t.name()][0])
 	if err != nil {
 		return d, err
 	}
-	r, err := s.startFleet(ctx, t, n)
+	r, err := s.startFleet(ctx, t, n, "FORWARDER_LANES_LEASE_TTL=5m") // they are still for longer than by default
 	if err != nil {
 		return d, err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
+	if err := r.each((*subject).suspend); err != nil {
+		return d, err
+	}
+	defer func() { err = errors.Join(err, r.each((*subject).release)) }() // or it could not be stopped
 	if err := t.fill(ctx, s.keys, false); err != nil {
 		return d, err
 	}
-	begun := time.Now()
 	since, err := s.meter(ctx, t, r)
 	if err != nil {
+		return d, err
+	}
+	begun := time.Now()
+	if err := r.each((*subject).release); err != nil {
 		return d, err
 	}
 	drained := func(ctx context.Context) (bool, error) {
