@@ -50,16 +50,15 @@ func (d *Durable) scanOutbox(ctx context.Context, c *changes) error {
 	if err != nil {
 		return fmt.Errorf("listing the documents of %s: %w", d.Table(), err)
 	}
-	if len(list) > 0 {
-		told, err := d.lookAhead(ctx, c, clusterTime(shown))
-		if err != nil {
-			return err
-		}
-		list = slices.DeleteFunc(list, func(doc string) bool { return told[doc] })
-	}
 	d.scan = scan{docs: make(map[string]bool, len(list)), shown: clusterTime(shown)}
 	for _, doc := range list {
 		d.scan.docs[doc] = true
+	}
+	if len(list) > 0 {
+		if err := d.lookAhead(ctx, c); err != nil {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(doc string) bool { return !d.scan.docs[doc] })
 	}
 	if len(list) > 0 {
 		d.link.wait(fmt.Sprintf("%d documents that are in the outbox are delivered first", len(list)))
@@ -84,26 +83,24 @@ func (d *Durable) scanOutbox(ctx context.Context, c *changes) error {
 	return nil
 }
 
-// lookAhead returns the docKeys of which the stream tells up to a cluster time, and leaves the stream as
-// it was.
-func (d *Durable) lookAhead(ctx context.Context, c *changes, until uint64) (map[string]bool, error) {
+// lookAhead takes out of the scan what the stream tells, and leaves the stream as it was.
+func (d *Durable) lookAhead(ctx context.Context, c *changes) error {
 	d.link.wait("the change stream is read up to now, to tell what the outbox alone has")
 	ahead := d.changes(c.start)
 	ahead.token = c.token
 	defer ahead.close()
-	told := make(map[string]bool)
 	for {
 		got, ok, err := ahead.next(ctx)
 		var invalidated *invalidatedError
 		switch {
 		case errors.As(err, &invalidated):
-			return told, nil // the collection has ended, which the stream itself has to meet
+			return nil // the collection has ended, which the stream itself has to meet
 		case err != nil:
-			return nil, err
-		case !ok || clusterTime(got.at) > until:
-			return told, nil
+			return err
+		case !ok || clusterTime(got.at) > d.scan.shown:
+			return nil
 		}
-		told[string(docBytes(got.doc))] = true
+		delete(d.scan.docs, string(docBytes(got.doc)))
 	}
 }
 
