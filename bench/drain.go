@@ -118,8 +118,7 @@ func (s *stage) drain(ctx context.Context, db outbox, p program, b backlog) (d d
 	defer func() { err = errors.Join(err, r.stop()) }()
 	if b.held {
 		if r.program.name != pipe.name {
-			// It is still for longer than its leases last by default.
-			r.program.settings = append(slices.Clone(p.settings), "FORWARDER_LANES_LEASE_TTL=5m")
+			r.program.settings = append(slices.Clone(p.settings), stillLease)
 		}
 		if err := r.hold(ctx); err != nil {
 			return d, err
@@ -175,6 +174,9 @@ func (s *stage) drain(ctx context.Context, db outbox, p program, b backlog) (d d
 	}
 	return d, s.exact(ctx, db, topic)
 }
+
+// stillLease is for who is suspended for longer than leases last by default.
+const stillLease = "FORWARDER_LANES_LEASE_TTL=5m"
 
 // hold starts the program and suspends it once it is ready.
 func (r *replicas) hold(ctx context.Context) error {

@@ -116,7 +116,7 @@ func (s *stage) drainBy(ctx context.Context, t *table, n int) (d shared, err err
 	if err != nil {
 		return d, err
 	}
-	r, err := s.startFleet(ctx, t, n, "FORWARDER_LANES_LEASE_TTL=5m") // they are still for longer than by default
+	r, err := s.startFleet(ctx, t, n, stillLease)
 	if err != nil {
 		return d, err
 	}

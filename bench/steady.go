@@ -22,13 +22,18 @@ type even struct {
 // steady measures from commit to consumed under an even load, by one mode after the other, and
 // what the writers cost alone.
 func (s *stage) steady(ctx context.Context, db outbox, forwarders []program) error {
-	if err := s.warmUpLoad(ctx, db, forwarders[0]); err != nil {
-		return fmt.Errorf("warming up: %w", err)
+	if s.warmServers > 0 {
+		// The broker compiles what an even load asks of it, which takes a JVM a minute on two cores:
+		// one in production has done so long ago.
+		progress("%s, steady: warming up for %s", db.name(), s.warmServers)
+		if _, err := s.evenly(ctx, db, forwarders[0], s.warmServers); err != nil {
+			return fmt.Errorf("warming up: %w", err)
+		}
 	}
 	results := []even{}
 	for _, p := range append([]program{{name: nobody}}, forwarders...) {
 		progress("%s, steady: %s at %.0f events/s for %s", db.name(), p.name, s.rate, s.steadyFor)
-		e, err := s.evenly(ctx, db, p)
+		e, err := s.evenly(ctx, db, p, s.steadyFor)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
@@ -60,22 +65,8 @@ func (s *stage) steady(ctx context.Context, db outbox, forwarders []program) err
 	return t.Flush()
 }
 
-// warmUpLoad lets the broker compile what an even load asks of it, which takes a JVM a minute on
-// two cores: a broker in production has done so long ago.
-func (s *stage) warmUpLoad(ctx context.Context, db outbox, p program) error {
-	if s.warmServers == 0 {
-		return nil
-	}
-	progress("%s, steady: warming up for %s", db.name(), s.warmServers)
-	measured := s.options
-	defer func() { s.options = measured }()
-	s.steadyFor = s.warmServers
-	_, err := s.evenly(ctx, db, p)
-	return err
-}
-
 // evenly measures one program, which must be exact, or nobody.
-func (s *stage) evenly(ctx context.Context, db outbox, p program) (e even, err error) {
+func (s *stage) evenly(ctx context.Context, db outbox, p program, during time.Duration) (e even, err error) {
 	e.program = p.name
 	topic, err := s.set(ctx, db, p)
 	if err != nil {
@@ -98,7 +89,7 @@ func (s *stage) evenly(ctx context.Context, db outbox, p program) (e even, err e
 		return e, err
 	}
 	defer func() { err = errors.Join(err, l.stop()) }()
-	if e.latency, e.usage, err = s.measure(ctx, db, r, &l.watch, s.steadyFor); err != nil {
+	if e.latency, e.usage, err = s.measure(ctx, db, r, &l.watch, during); err != nil {
 		return e, err
 	}
 	if err := l.stop(); err != nil || n == 0 {
