@@ -30,7 +30,7 @@ type Deleter func(ctx context.Context, rows []int64, began func(xid uint64)) err
 
 // Log is an outbox whose truth is a log with positions P, which ascend in the order of the log.
 // Nothing that it is given is dropped before it is delivered, but by Reset. The methods that speak
-// for the log (Append, Idle, Scan, Skip, EndSkip, Reset) are called from one goroutine at a time,
+// for the log (Append, Idle, Scan, EndSkip, Reset) are called from one goroutine at a time,
 // the others from anywhere.
 type Log[P cmp.Ordered] struct {
 	cfg  LogConfig
@@ -83,15 +83,6 @@ func (l *Log[P]) Scanning() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state.scan != nil
-}
-
-// Skip names rows, besides those of Scan, that are to be skipped when the log brings them.
-func (l *Log[P]) Skip(rows []int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, row := range rows {
-		l.state.skip[row] = true
-	}
 }
 
 // EndSkip ends the skipping of rows: the log is past every transaction that the scan saw.
