@@ -36,7 +36,8 @@ type Config struct {
 	// 2 ms and 50 ms.
 	MinPoll, MaxPoll time.Duration
 	// Rescan is how often the floor is pulled back to the start of the table; it is stretched
-	// so that these scans take at most a twentieth of the time. Default 1 s.
+	// so that these scans, of all replicas together, take at most a twentieth of the time.
+	// Default 1 s.
 	Rescan time.Duration
 	// TransactionAge is how long a running transaction may hold the floor. Default 1 s.
 	TransactionAge time.Duration

@@ -50,7 +50,8 @@ type Engine struct {
 	nextRead  time.Time
 	pause     time.Duration // before the next read, after a page without rows
 	full      bool          // the last page was full
-	rescanAt  time.Time
+	scannedAt time.Time     // when a read from Start by the clock was answered last
+	scanCost  time.Duration // how long that took
 	readFails int
 	avgSize   int // bytes of an event, a cautious average
 
@@ -152,7 +153,7 @@ func (e *Engine) Page(now time.Time, page *source.Page) {
 	e.readFails = 0
 	if e.rescanned {
 		e.rescanned = false
-		e.rescanAt = now.Add(max(e.cfg.Rescan, 20*now.Sub(e.readAt)))
+		e.scannedAt, e.scanCost = now, now.Sub(e.readAt)
 	}
 	e.learnSize(page.Events)
 	if e.stopping {
@@ -311,7 +312,7 @@ func (e *Engine) learnSize(events []*source.Event) {
 		n += ev.Size()
 	}
 	mean := n / len(events)
-	e.avgSize = max(mean, (3*e.avgSize+mean)/4)
+	e.avgSize = max(mean, (e.avgSize+mean)/2)
 }
 
 // ReadFailed says that the last Ready.Read has no answer.
@@ -320,7 +321,7 @@ func (e *Engine) ReadFailed(now time.Time) {
 	e.rescanned = false
 	e.readFails++
 	e.nextRead = now.Add(e.cfg.Store.after(e.readFails, e.cfg.Rand))
-	e.rescanAt = time.Time{}         // after every reconnect the table is read from its start
+	e.scannedAt = time.Time{}        // after every reconnect the table is read from its start
 	e.gained, e.dropped = true, true // what the read said may not have been heard
 }
 

@@ -124,6 +124,38 @@ func TestFailedReadIsRetriedFromTheStart(t *testing.T) {
 	s.expect([]int64{4})
 }
 
+// The reads from the start of a table full of dead rows take a twentieth of the time of all
+// replicas together, and not of each.
+func TestRescansShareATwentieth(t *testing.T) {
+	const (
+		dear  = 300 * time.Millisecond // what each takes
+		total = 10 * time.Minute
+	)
+	for _, replicas := range []int{1, 2, 4} {
+		e := NewEngine(Config{Lanes: 8})
+		for lane := range 8 / replicas {
+			e.Gain(epoch, source.Lane(lane))
+		}
+		rescans, table := 0, newTable()
+		for now := epoch; now.Before(epoch.Add(total)); {
+			r := e.Ready(now)
+			if r.Read == nil {
+				now = r.Next
+				continue
+			}
+			if r.Read.Rescan {
+				now = now.Add(dear)
+				rescans++
+			}
+			e.Page(now, table.read(r.Read))
+		}
+		most := int(total/20/dear) / replicas
+		if rescans > most+1 || rescans < most*9/10 {
+			t.Errorf("%d replicas: %d reads from the start by each in %v, want about %d", replicas, rescans, total, most)
+		}
+	}
+}
+
 // A drained lane submits nothing more; it is named once its last row is deleted, and read
 // from the start when it comes back.
 func TestC90DrainedLaneLeavesNothingBehind(t *testing.T) {

@@ -217,7 +217,7 @@ func (e *Engine) read(now time.Time) *source.Read {
 	if e.reading || e.stopping || now.Before(e.nextRead) || !e.room() {
 		return nil
 	}
-	if !now.Before(e.rescanAt) {
+	if e.scanDue(now) {
 		e.floor.Reset()
 		e.rescanned = true
 	}
@@ -266,6 +266,22 @@ func (e *Engine) read(now time.Time) *source.Read {
 	e.gained, e.dropped = false, false
 	e.readAt = now
 	return r
+}
+
+// scanDue reports whether the floor is to be pulled back to Start. Each replica walks past the rows of
+// all, so a share of the lanes gives a share of the time.
+func (e *Engine) scanDue(now time.Time) bool {
+	since := now.Sub(e.scannedAt)
+	if since < e.cfg.Rescan {
+		return false
+	}
+	ours := 0
+	for i := range e.lanes {
+		if e.lanes[i].ownership == owned {
+			ours++
+		}
+	}
+	return ours == 0 || since >= 20*e.scanCost*time.Duration((len(e.lanes)+ours/2)/ours)
 }
 
 // due reports whether a part behind may be live again.
