@@ -56,10 +56,14 @@ const callSlack = 5 * time.Second
 func (s *Source) page(ctx context.Context, conn *pgxpool.Conn, read *source.Read) (*source.Page, error) {
 	stmts := s.stmts.Load()
 	var f filter
-	params := [][]byte{int8Param(read.Floor), int8ArrayParam(above(read.Known, read.Floor)), int4Param(read.Limit), boolParam(read.Fence)}
+	params := [][]byte{int8Param(read.Floor), int4Param(read.Limit), boolParam(read.Fence)}
 	if read.Lanes != nil {
 		f |= byLane
 		params = append(params, laneBitsParam(read.Lanes, stmts.table.lanes))
+	}
+	if known := above(read.Known, read.Floor); len(known) > 0 {
+		f |= byKnown
+		params = append(params, int8ArrayParam(known))
 	}
 	if len(read.Topics) > 0 {
 		f |= byTopic
