@@ -80,7 +80,7 @@ func TestMetricsAddUp(t *testing.T) {
 	w := newWorld(t, nil, nil)
 	s := &stage{world: w, conn: w.connect()}
 	strict := newStage(t, nil, nil).makeTopic("", 3, map[string]string{"max.message.bytes": lowLimit})
-	p := s.start()
+	p := s.start("FORWARDER_ADMIN_PROFILING=true")
 	writer := w.write(func(c *oracle.WriterConfig) { c.Rate = 2000 })
 	scrapes := 0
 	var last map[string]float64
@@ -117,6 +117,9 @@ func TestMetricsAddUp(t *testing.T) {
 	}
 	if _, peak := p.memory(); peak > memoryLimit {
 		t.Errorf("the peak of memory is %d MiB", peak>>20)
+	}
+	if args := p.get("/debug/pprof/cmdline"); !strings.Contains(args, binary) {
+		t.Errorf("the profiles say that %q runs", args)
 	}
 	p.stop()
 }

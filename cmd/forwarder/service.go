@@ -52,7 +52,8 @@ func (s *service) run(ctx context.Context) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if s.cfg.Admin.Listen != "" {
 		server := admin.New(admin.Config{
-			Listen: s.cfg.Admin.Listen, Status: s, Metrics: registry, Version: versionName(), Logger: s.log,
+			Listen: s.cfg.Admin.Listen, Status: s, Metrics: registry, Version: versionName(),
+			Profiling: s.cfg.Admin.Profiling, Logger: s.log,
 		})
 		if err := server.Start(); err != nil {
 			return &config.FieldError{Field: "admin.listen", Value: s.cfg.Admin.Listen, Problem: err.Error(),

@@ -179,6 +179,8 @@ func TestC99SettingsWithoutEffect(t *testing.T) {
 			`source.postgres.slot_over_budget = "drop" (f.yaml:1): is given, but source.postgres.slot is not durable; set source.postgres.slot to durable, or remove it`}},
 		"drop without a budget": {"source: {postgres: {mode: stream, slot: durable, slot_over_budget: drop}}", pg, []string{
 			`source.postgres.slot_over_budget = "drop" (f.yaml:1): is given, but source.postgres.slot_budget is none; set a budget, or remove it`}},
+		"profiles without a listener": {"admin: {listen: none, profiling: true}", pg, []string{
+			`admin.profiling = "true" (f.yaml:1): is given, but admin.listen is none; give an address, or remove it`}},
 		"checkpoint, polling": {"source: {mongo: {checkpoint: durable}}", mongo, []string{
 			`source.mongo.checkpoint = "durable" (f.yaml:1): is given, but source.mongo.mode is poll; set source.mongo.mode to stream, or remove it`}},
 		"settings of PostgreSQL": {"source: {postgres: {mode: stream, columns: {key: k}}}", mongo, []string{

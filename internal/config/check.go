@@ -15,6 +15,9 @@ func (l *loader) check(cfg *Config, needs Needs) {
 	if needs.Admin && cfg.Admin.Listen == "" && !l.bad["admin.listen"] {
 		l.contradict("admin.listen", "is none, and this command asks the running forwarder at that address", "give the address with --admin-listen")
 	}
+	if cfg.Admin.Listen == "" && !l.bad["admin.listen"] {
+		l.idle(cfg, "admin.listen is none", "give an address, or remove it", "admin.profiling")
+	}
 	l.checkSASL()
 	l.checkTLS(cfg)
 }

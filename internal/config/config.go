@@ -47,7 +47,8 @@ type Memory struct {
 
 // Admin describes the listener for health, metrics and parked rows.
 type Admin struct {
-	Listen string // host:port; empty for no listener
+	Listen    string // host:port; empty for no listener
+	Profiling bool   // /debug/pprof/ too
 }
 
 // Log says what the log looks like.

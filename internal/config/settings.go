@@ -81,6 +81,7 @@ var settings = []setting{
 	custom("lanes.lease_ttl", leaseTTLOf, parseLeaseTTL),
 	custom("memory.events", func(c *Config) *Size { return &c.Memory.Events }, parseMemory),
 	listen("admin.listen", &Flag{Name: "admin-listen", Usage: "address of health, metrics and parked rows, host:port, or none"}),
+	truth("admin.profiling", func(c *Config) *bool { return &c.Admin.Profiling }),
 	choice("log.format", func(c *Config) *string { return &c.Log.Format }, "text", "json"),
 	logLevel("log.level"),
 	custom("shutdown.grace", graceOf, parseGrace),
