@@ -198,7 +198,7 @@ func (r *replicas) hold(ctx context.Context) error {
 	})
 }
 
-func median(runs []drained, f func(drained) float64) float64 {
+func median[R any](runs []R, f func(R) float64) float64 {
 	values := make([]float64, len(runs))
 	for i, d := range runs {
 		values[i] = f(d)

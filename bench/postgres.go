@@ -114,7 +114,7 @@ func (t *table) url() string {
 func (t *table) size() int { return t.events }
 
 func (t *table) preload(ctx context.Context, keys int, many bool) error {
-	if err := t.fill(ctx, keys, many); err != nil {
+	if err := t.fill(ctx, t.topic, keys, many); err != nil {
 		return err
 	}
 	if _, err := t.conn.Exec(ctx, "VACUUM ANALYZE outbox"); err != nil {
@@ -123,10 +123,10 @@ func (t *table) preload(ctx context.Context, keys int, many bool) error {
 	return nil
 }
 
-// fill is preload without what makes later reads fast.
-func (t *table) fill(ctx context.Context, keys int, many bool) error {
+// fill is preload for a topic, without what makes later reads fast.
+func (t *table) fill(ctx context.Context, topic string, keys int, many bool) error {
 	cfg := oracle.PreloadConfig{
-		URL: t.server.URL(database), Topic: t.topic, Events: t.events, Keys: keys, PayloadBytes: t.payload,
+		URL: t.server.URL(database), Topic: topic, Events: t.events, Keys: keys, PayloadBytes: t.payload,
 	}
 	if many {
 		cfg.PerTransaction = smallTransaction
