@@ -7,41 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/outbox-forwarder/forwarder/internal/repeat"
 	"github.com/outbox-forwarder/forwarder/source"
 )
-
-// Leases is the store of members and lanes. Every decision about time is made by the store's
-// clock, every change of ownership by a conditional write. Calls are serial, each has the
-// deadline of its context, and a call that failed may have been carried out.
-type Leases interface {
-	// Join adds the member me for ttl.
-	Join(ctx context.Context, me Member, ttl time.Duration) error
-	// Round renews me and returns who is there; alive is false when me is no member any
-	// more. It has removed members that had expired. A report that is not nil replaces what
-	// the member's row shows to people.
-	Round(ctx context.Context, me Member, ttl time.Duration, report []byte) (table Table, alive bool, err error)
-	// Take makes me the owner of those leases that are still as they are given, and whose
-	// owner is no member. It returns what me owns now of them, with the new epochs. A lane that
-	// nobody has owned since it was put into the store may have been there before, and who owned
-	// it then need not have noticed: it is left alone while another member is there that joined
-	// before it was put there, for the ttl of the last Join or Round at most.
-	Take(ctx context.Context, me string, want []Lease) (got []Lease, err error)
-	// Release makes those leases free that still belong to me with the epoch given.
-	Release(ctx context.Context, me string, done []Lease) error
-	// Leave removes me.
-	Leave(ctx context.Context, me string) error
-}
-
-// Table is what the store says in one snapshot.
-type Table struct {
-	Members []Member
-	Leases  []Lease // one for each lane
-}
 
 // KeeperConfig tunes a Keeper.
 type KeeperConfig struct {
@@ -121,12 +92,6 @@ type Keeper struct {
 	retire  bool          // this replica gives everything up and takes nothing
 	member  string        // a copy of me for others
 	wake    chan struct{}
-}
-
-// hold is a lane that we own.
-type hold struct {
-	epoch  int64
-	gained int64 // the number of the gain that brought it
 }
 
 // ErrLaneCount says that the store has another number of lanes than this replica started with.
@@ -332,132 +297,6 @@ func (k *Keeper) rebalance(ctx context.Context, h Holder, table Table) error {
 	k.gain(h, got)
 	if len(got) > 0 {
 		k.cfg.Logger.Info("took lanes", "count", len(got), "wanted", len(take), "members", len(table.Members), "owned", len(k.holds))
-	}
-	return nil
-}
-
-// claim takes lanes. Where they are all for one member, the first lane decides between those that
-// try at the same time, so that nobody gets a part of them.
-func (k *Keeper) claim(ctx context.Context, take []Lease) ([]Lease, error) {
-	if !k.alone || len(k.holds) > 0 || len(take) == 1 {
-		return k.leases.Take(ctx, k.me, take)
-	}
-	first, err := k.leases.Take(ctx, k.me, take[:1])
-	if err != nil || len(first) == 0 {
-		return nil, err
-	}
-	rest, err := k.leases.Take(ctx, k.me, take[1:])
-	if err != nil {
-		return nil, err // the next round shows the first one as ours
-	}
-	return append(first, rest...), nil
-}
-
-// own returns all that we hold, by lane.
-func (k *Keeper) own() []Lease {
-	var list []Lease
-	for lane, held := range k.holds {
-		list = append(list, Lease{Lane: lane, Owner: k.me, Epoch: held.epoch})
-	}
-	slices.SortFunc(list, func(a, b Lease) int { return int(a.Lane) - int(b.Lane) })
-	return list
-}
-
-// adopt follows what the table says about us: a Take or a Release whose answer was lost, or a
-// lane that somebody took in spite of us.
-func (k *Keeper) adopt(h Holder, table Table) {
-	k.mu.Lock()
-	finished := slices.Clone(k.drained)
-	k.mu.Unlock()
-	var got []Lease
-	var lost []source.Lane
-	for _, l := range table.Leases {
-		ours, held := k.holds[l.Lane]
-		switch {
-		case l.Owner == k.me && !held:
-			got = append(got, l)
-		case held && (l.Owner != k.me || l.Epoch != ours.epoch):
-			delete(k.holds, l.Lane)
-			delete(k.draining, l.Lane)
-			if !slices.Contains(finished, l.Lane) {
-				lost = append(lost, l.Lane)
-			}
-		}
-	}
-	if len(lost) > 0 {
-		k.cfg.Logger.Warn("lanes were taken from this replica", "count", len(lost))
-		h.Lose(lost)
-	}
-	k.gain(h, got)
-}
-
-func (k *Keeper) gain(h Holder, got []Lease) {
-	var lanes []source.Lane
-	k.gains++
-	for _, l := range got {
-		k.holds[l.Lane] = hold{l.Epoch, k.gains}
-		lanes = append(lanes, l.Lane)
-	}
-	if len(lanes) > 0 {
-		h.Gain(lanes)
-	}
-}
-
-// lose drops everything at once.
-func (k *Keeper) lose(h Holder) {
-	var lanes []source.Lane
-	for lane := range k.holds {
-		lanes = append(lanes, lane)
-	}
-	clear(k.holds)
-	clear(k.draining)
-	if len(lanes) > 0 {
-		slices.Sort(lanes)
-		h.Lose(lanes)
-	}
-}
-
-// onDrained is called by the holder for each lane that it has finished with. Word about an
-// earlier life of ours comes too late to mean anything.
-func (k *Keeper) onDrained(me string, lane source.Lane) {
-	k.mu.Lock()
-	if me == k.member {
-		k.drained = append(k.drained, lane)
-	}
-	k.mu.Unlock()
-	k.poke()
-}
-
-// release frees what was drained.
-func (k *Keeper) release(ctx context.Context) error {
-	k.mu.Lock()
-	drained := k.drained
-	k.drained = nil
-	k.mu.Unlock()
-	var done []Lease
-	for _, lane := range drained {
-		if ours, held := k.holds[lane]; held && k.draining[lane] {
-			done = append(done, Lease{Lane: lane, Owner: k.me, Epoch: ours.epoch})
-		}
-	}
-	if len(done) == 0 {
-		return nil
-	}
-	if k.alone && len(done) < len(k.draining) { // the next member takes all of them, or none
-		k.mu.Lock()
-		k.drained = append(k.drained, drained...)
-		k.mu.Unlock()
-		return nil
-	}
-	if err := k.leases.Release(ctx, k.me, done); err != nil {
-		k.mu.Lock()
-		k.drained = append(k.drained, drained...)
-		k.mu.Unlock()
-		return fmt.Errorf("giving up lanes: %w", err)
-	}
-	for _, l := range done {
-		delete(k.holds, l.Lane)
-		delete(k.draining, l.Lane)
 	}
 	return nil
 }
