@@ -86,7 +86,7 @@ func (e *Engine) giveUp(to ownership, given []source.Lane) {
 		}
 		e.checkDrained(id)
 	}
-	if e.ownsNone() {
+	if e.owns() == 0 {
 		// Every lane that comes is read from the start of the table.
 		for part, w := range e.parts {
 			if part.Kind == WholeTopic {
@@ -96,13 +96,15 @@ func (e *Engine) giveUp(to ownership, given []source.Lane) {
 	}
 }
 
-func (e *Engine) ownsNone() bool {
+// owns counts the lanes that are ours.
+func (e *Engine) owns() int {
+	n := 0
 	for i := range e.lanes {
 		if e.lanes[i].ownership == owned {
-			return false
+			n++
 		}
 	}
-	return true
+	return n
 }
 
 func (e *Engine) checkDrained(id source.Lane) {

@@ -275,13 +275,8 @@ func (e *Engine) scanDue(now time.Time) bool {
 	if since < e.cfg.Rescan {
 		return false
 	}
-	ours := 0
-	for i := range e.lanes {
-		if e.lanes[i].ownership == owned {
-			ours++
-		}
-	}
-	return ours == 0 || since >= 20*e.scanCost*time.Duration((len(e.lanes)+ours/2)/ours)
+	ours := max(e.owns(), 1)
+	return since >= 20*e.scanCost*time.Duration((len(e.lanes)+ours/2)/ours)
 }
 
 // due reports whether a part behind may be live again.

@@ -82,11 +82,7 @@ func (e *Engine) Stats(now time.Time) Stats {
 			s.Waiting++
 		}
 	}
-	for i := range e.lanes {
-		if e.lanes[i].ownership == owned {
-			s.Owned++
-		}
-	}
+	s.Owned = e.owns()
 	s.Stalled = e.stalled
 	s.Paused = now.Before(e.pausedUntil)
 	s.ReadFails = e.readFails
