@@ -12,10 +12,10 @@ func (l *loader) check(cfg *Config, needs Needs) {
 	if needs.Kafka {
 		l.need("kafka.brokers", "--brokers")
 	}
-	if needs.Admin && cfg.Admin.Listen == "" && !l.bad["admin.listen"] {
-		l.contradict("admin.listen", "is none, and this command asks the running forwarder at that address", "give the address with --admin-listen")
-	}
 	if cfg.Admin.Listen == "" && !l.bad["admin.listen"] {
+		if needs.Admin {
+			l.contradict("admin.listen", "is none, and this command asks the running forwarder at that address", "give the address with --admin-listen")
+		}
 		l.idle(cfg, "admin.listen is none", "give an address, or remove it", "admin.profiling")
 	}
 	l.checkSASL()
