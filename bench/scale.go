@@ -66,25 +66,22 @@ func (s *stage) printScale(db outbox, delay time.Duration, counts []int, results
 	fmt.Printf("\nscale: %d events of %d bytes, %d keys, %d partitions, acknowledgements %s late, median of %d runs in turns, each after a first backlog\n",
 		s.events, s.payload, s.keys, s.partitions, delay, s.runs)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	columns := []struct {
+	each := func(n float64) float64 { return n / float64(s.events) }
+	micros := func(d time.Duration) float64 { return each(float64(d.Microseconds())) }
+	type column struct {
 		name  string
-		ratio bool
 		of    func(shared) float64
-	}{
-		{"events/s", true, func(d shared) float64 { return float64(s.events) / d.total.Seconds() }},
-		{"CPU µs/event", true, func(d shared) float64 { return d.subject.Seconds() * 1e6 / float64(s.events) }},
-		{db.name() + " CPU µs/event", true, func(d shared) float64 { return d.database.Seconds() * 1e6 / float64(s.events) }},
-		{"Kafka CPU µs/event", true, func(d shared) float64 { return d.kafka.Seconds() * 1e6 / float64(s.events) }},
-		{"all CPU µs/event", true, func(d shared) float64 {
-			return (d.subject + d.database + d.kafka).Seconds() * 1e6 / float64(s.events)
-		}},
+		ratio bool
+	}
+	columns := []column{
+		{"events/s", func(d shared) float64 { return float64(s.events) / d.total.Seconds() }, true},
+		{"CPU µs/event", func(d shared) float64 { return micros(d.subject) }, true},
+		{db.name() + " CPU µs/event", func(d shared) float64 { return micros(d.database) }, true},
+		{"Kafka CPU µs/event", func(d shared) float64 { return micros(d.kafka) }, true},
+		{"all CPU µs/event", func(d shared) float64 { return micros(d.subject + d.database + d.kafka) }, true},
 	}
 	for i, name := range db.counters() {
-		columns = append(columns, struct {
-			name  string
-			ratio bool
-			of    func(shared) float64
-		}{name + "/event", false, func(d shared) float64 { return float64(d.counts[i]) / float64(s.events) }})
+		columns = append(columns, column{name: name + "/event", of: func(d shared) float64 { return each(float64(d.counts[i])) }})
 	}
 	fmt.Fprint(w, "replicas\t")
 	for _, c := range columns {
