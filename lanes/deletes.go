@@ -110,14 +110,4 @@ func (e *Engine) deleteDue(sh *shard) time.Time {
 }
 
 // hurry reports whether somebody waits for deletes.
-func (e *Engine) hurry() bool {
-	if e.stopping {
-		return true
-	}
-	for i := range e.lanes {
-		if e.lanes[i].ownership == draining {
-			return true
-		}
-	}
-	return false
-}
+func (e *Engine) hurry() bool { return e.stopping || e.owns[draining] > 0 }

@@ -22,6 +22,8 @@ type Engine struct {
 	cfg   Config
 	floor *Floor[Part]
 	lanes []lane
+	owns  [5]int  // lanes by ownership
+	busy  laneSet // lanes with something queued or a run in flight, and some that had
 	known map[int64]*item
 	ids   []int64           // of known, each at its item's place
 	parts map[Part]*waiting // behind, or on trial
@@ -41,12 +43,14 @@ type Engine struct {
 	queued, flying, undeleted int
 	bytes                     int // of the queued and flying
 
-	reading   bool      // a Read is on its way
-	readAt    time.Time // when it was sent
-	rescanned bool      // it was sent from Start by the clock
-	gained    bool      // what source.Read.Gained says, for the next one
-	dropped   bool      // and Dropped
-	woken     bool      // something new came while it was on its way
+	reading   bool          // a Read is on its way
+	readAt    time.Time     // when it was sent
+	rescanned bool          // it was sent from Start by the clock
+	gained    bool          // what source.Read.Gained says, for the next one
+	dropped   bool          // and Dropped
+	woken     bool          // something new came while it was on its way
+	readLanes []source.Lane // memory for the slices of the read that is on its way
+	readKnown []int64
 	nextRead  time.Time
 	pause     time.Duration // before the next read, after a page without rows
 	full      bool          // the last page was full
@@ -120,6 +124,8 @@ func NewEngine(cfg Config) *Engine {
 		cfg:     cfg,
 		floor:   NewFloor[Part](cfg.TransactionAge),
 		lanes:   make([]lane, cfg.Lanes),
+		owns:    [5]int{notOurs: cfg.Lanes},
+		busy:    newLaneSet(cfg.Lanes),
 		known:   make(map[int64]*item, cfg.MaxEvents),
 		parts:   make(map[Part]*waiting),
 		careful: make(map[string]*inquest),
@@ -248,6 +254,7 @@ func (e *Engine) accept(now time.Time, ev *source.Event, it *item) bool {
 	*it = item{ev: ev, id: ev.ID, lane: ev.Lane, size: int32(min(size, 1<<31-1))}
 	e.remember(it)
 	l.queue = append(l.queue, it)
+	e.busy.add(ev.Lane)
 	l.bytes += size
 	e.bytes += size
 	e.queued++

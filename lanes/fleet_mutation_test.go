@@ -21,7 +21,7 @@ func TestLeaseRulesAreNeeded(t *testing.T) {
 		{"release last", "keeper.go", "errors.Join(k.rebalance(ctx, h, table), k.release(ctx))", "errors.Join(k.release(ctx), k.rebalance(ctx, h, table))"},
 		{"keep the lanes of a stop that was cut short", "keeper.go", "if errors.Is(context.Cause(ctx), ErrGrace) {", "if false {"},
 		{"suspend when the trust ends", "ready.go", "\te.checkTrust(now)\n", ""},
-		{"read from the start after a suspension", "ownership.go", "e.Gain(now, source.Lane(id))", "e.lanes[id].ownership = owned"},
+		{"read from the start after a suspension", "ownership.go", "e.Gain(now, source.Lane(id))", "e.turn(&e.lanes[id], owned)"},
 		{"retire at a stop", "forwarder.go", "\towner.Retire()\n", ""},
 		{"look at the clock before submitting", "forwarder.go", "(until == nil || f.now().Before(*until))", "until != nil"},
 		{"submit in the term of the decision", "forwarder.go", "f.term.Load() == b.term && (", "("},

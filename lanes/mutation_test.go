@@ -81,7 +81,7 @@ func TestEngineRulesAreNeeded(t *testing.T) {
 		{"tell the fence of the read", "ready.go", "e.full || !now.Before(e.fencedAt.Add(fenceEvery)) && e.floor.WantsFence()", "false"},
 		{"pass over what is behind", "engine.go", "|| e.passesOver(ev) {", "{"},
 		{"one run in flight", "ready.go", "|| l.run != nil ||", "||"},
-		{"know the acknowledged", "ready.go", "r.Known = append(make([]int64, 0, len(e.ids)+e.kinds[OneRow]), e.ids...)", "for id, it := range e.known {\n\t\tif it.state != acknowledged {\n\t\t\tr.Known = append(r.Known, id)\n\t\t}\n\t}"},
+		{"know the acknowledged", "ready.go", "r.Known = append(e.readKnown[:0], e.ids...)", "for id, it := range e.known {\n\t\tif it.state != acknowledged {\n\t\t\tr.Known = append(r.Known, id)\n\t\t}\n\t}"},
 		{"throw the page away", "engine.go", "if !e.floor.Observe(now, page) {", "if e.floor.Observe(now, page); false {"},
 		{"delete again", "deletes.go", "sh.acked = append(slices.Clone(ids), sh.acked...)", ""},
 		{"wake up after a pause", "ready.go", "at(e.pausedUntil)", ""},
@@ -122,6 +122,7 @@ func TestStallRulesAreNeeded(t *testing.T) {
 		{"forget the key of a lane that is not ours", "stall.go", "if l.ownership != owned && e.parts[w.part] == w {", "if false {"},
 		{"keep the key of a lane that may stay ours", "ownership.go", " && (to == notOurs || w.stalled == nil) {", " {"},
 		{"drain what has stalled", "ownership.go", "l.flying == 0 &&", "l.run == nil &&"},
+		{"look at the lane of what comes back", "settle.go", "\t\te.busy.add(back[0].lane)\n", ""},
 		{"await what has stalled in a lost lane", "ownership.go", "to == notOurs && l.flying > 0", "to == notOurs && l.run != nil"},
 		{"end a lost lane's wait with the last event", "settle.go", "\tif l.flying > 0 {", "\tif l.run != nil {"},
 		{"count what has stalled in an inquest", "settle.go", "if other.state == flying &&", "if other.state == flying && !other.run.stalled &&"},
@@ -151,7 +152,7 @@ func TestRareEngineRulesAreNeeded(t *testing.T) {
 
 // pureFiles are all that a mutant needs: the core, and its model and simulation.
 var pureFiles = []string{
-	"config.go", "engine.go", "ownership.go", "deletes.go", "floor.go", "hash.go", "part.go", "ready.go", "run.go", "settle.go", "stall.go", "stats.go",
+	"config.go", "engine.go", "ownership.go", "deletes.go", "floor.go", "hash.go", "laneset.go", "part.go", "ready.go", "run.go", "settle.go", "stall.go", "stats.go",
 	"table_test.go", "floor_test.go", "sim_test.go", "sim_plan_test.go", "sim_world_test.go", "sim_broker_test.go", "sim_ledger_test.go", "sim_log_test.go",
 }
 

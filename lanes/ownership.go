@@ -31,14 +31,14 @@ func (e *Engine) Gain(now time.Time, gained ...source.Lane) {
 		// It may have been drained since the last Ready.
 		e.drained = slices.DeleteFunc(e.drained, func(other source.Lane) bool { return other == id })
 		if l.lost {
-			l.ownership = awaiting
+			e.turn(l, awaiting)
 			continue
 		}
 		if e.suspended {
-			l.ownership = suspended
+			e.turn(l, suspended)
 			continue
 		}
-		l.ownership = owned
+		e.turn(l, owned)
 		if l.behind != nil {
 			panic(fmt.Sprintf("lanes: lane %d was behind while it was not ours", id))
 		}
@@ -60,10 +60,17 @@ func (e *Engine) Drain(lanes ...source.Lane) {
 	e.giveUp(draining, lanes)
 	for _, id := range lanes {
 		if l := &e.lanes[id]; l.ownership == notOurs && !slices.Contains(e.drained, id) {
-			l.ownership = draining
+			e.turn(l, draining)
 			e.checkDrained(id)
 		}
 	}
+}
+
+// turn changes who owns a lane.
+func (e *Engine) turn(l *lane, to ownership) {
+	e.owns[l.ownership]--
+	e.owns[to]++
+	l.ownership = to
 }
 
 func (e *Engine) giveUp(to ownership, given []source.Lane) {
@@ -72,7 +79,7 @@ func (e *Engine) giveUp(to ownership, given []source.Lane) {
 		if l.ownership == notOurs || l.ownership == to {
 			continue
 		}
-		l.ownership = to
+		e.turn(l, to)
 		l.lost = l.lost || to == notOurs && l.flying > 0
 		for _, it := range l.queue[l.head:] {
 			e.drop(it)
@@ -86,7 +93,7 @@ func (e *Engine) giveUp(to ownership, given []source.Lane) {
 		}
 		e.checkDrained(id)
 	}
-	if e.owns() == 0 {
+	if e.owns[owned] == 0 {
 		// Every lane that comes is read from the start of the table.
 		for part, w := range e.parts {
 			if part.Kind == WholeTopic {
@@ -96,21 +103,10 @@ func (e *Engine) giveUp(to ownership, given []source.Lane) {
 	}
 }
 
-// owns counts the lanes that are ours.
-func (e *Engine) owns() int {
-	n := 0
-	for i := range e.lanes {
-		if e.lanes[i].ownership == owned {
-			n++
-		}
-	}
-	return n
-}
-
 func (e *Engine) checkDrained(id source.Lane) {
 	l := &e.lanes[id]
 	if l.ownership == draining && l.flying == 0 && l.undeleted == 0 {
-		l.ownership = notOurs
+		e.turn(l, notOurs)
 		e.drained = append(e.drained, id)
 	}
 }

@@ -95,9 +95,9 @@ func (e *Engine) next(now time.Time) time.Time {
 	if !e.trusted.IsZero() && !e.suspended {
 		at(e.trusted)
 	}
-	for i := range e.lanes {
+	for id := range e.busy.all {
 		// What was due already found no room, and has none until something else changes.
-		if due := e.stallDue(now, &e.lanes[i]); due.After(now) || e.freed && !due.IsZero() {
+		if due := e.stallDue(now, &e.lanes[id]); due.After(now) || e.freed && !due.IsZero() {
 			at(due)
 		}
 	}
@@ -115,8 +115,11 @@ func (e *Engine) runs(now time.Time) [][]*source.Event {
 		return nil
 	}
 	var runs [][]*source.Event
-	for id := range e.lanes {
+	for id := range e.busy.all {
 		l := &e.lanes[id]
+		if l.waiting() == 0 && l.run == nil {
+			e.busy.remove(id)
+		}
 		if l.waiting() == 0 || l.run != nil || l.ownership != owned {
 			continue
 		}
@@ -226,23 +229,25 @@ func (e *Engine) read(now time.Time) *source.Read {
 			e.release(w)
 		}
 	}
-	r := &source.Read{Floor: e.floor.At(), Rescan: e.rescanned, Gained: e.gained, Dropped: e.dropped, Lanes: []source.Lane{}}
-	live := 0
-	for id := range e.lanes {
-		if l := &e.lanes[id]; l.ownership == owned && (l.behind == nil || l.behind.trial) {
-			live++
-			r.Lanes = append(r.Lanes, source.Lane(id))
+	r := &source.Read{Floor: e.floor.At(), Rescan: e.rescanned, Gained: e.gained, Dropped: e.dropped}
+	if e.owns[owned] < len(e.lanes) || e.kinds[WholeLane] > 0 {
+		r.Lanes = e.readLanes[:0]
+		for id := range e.lanes {
+			if l := &e.lanes[id]; l.ownership == owned && (l.behind == nil || l.behind.trial) {
+				r.Lanes = append(r.Lanes, source.Lane(id))
+			}
+		}
+		e.readLanes = r.Lanes
+		switch len(r.Lanes) {
+		case 0:
+			e.rescanned = false
+			e.nextRead = now.Add(e.cfg.MaxPoll)
+			return nil
+		case len(e.lanes):
+			r.Lanes = nil
 		}
 	}
-	if live == 0 {
-		e.rescanned = false
-		e.nextRead = now.Add(e.cfg.MaxPoll)
-		return nil
-	}
-	if live == len(e.lanes) {
-		r.Lanes = nil
-	}
-	r.Known = append(make([]int64, 0, len(e.ids)+e.kinds[OneRow]), e.ids...)
+	r.Known = append(e.readKnown[:0], e.ids...)
 	for part, w := range e.parts {
 		if w.trial {
 			continue
@@ -256,6 +261,7 @@ func (e *Engine) read(now time.Time) *source.Read {
 			r.Known = append(r.Known, part.ID)
 		}
 	}
+	e.readKnown = r.Known
 	if e.full || !now.Before(e.fencedAt.Add(fenceEvery)) && e.floor.WantsFence() {
 		r.Fence = true
 		e.fencedAt = now
@@ -275,7 +281,7 @@ func (e *Engine) scanDue(now time.Time) bool {
 	if since < e.cfg.Rescan {
 		return false
 	}
-	ours := max(e.owns(), 1)
+	ours := max(e.owns[owned], 1)
 	return since >= 20*e.scanCost*time.Duration((len(e.lanes)+ours/2)/ours)
 }
 

@@ -93,7 +93,7 @@ func (e *Engine) settle(now time.Time, id source.Lane, l *lane, r *run) {
 	case draining:
 		e.checkDrained(id)
 	case awaiting:
-		l.ownership = notOurs
+		e.turn(l, notOurs)
 		e.Gain(now, id)
 	}
 }
@@ -140,6 +140,7 @@ func (e *Engine) settleFailed(now time.Time, l *lane, r *run) {
 	if len(back) > 0 {
 		l.queue = append(back, l.queue[l.head:]...)
 		l.head = 0
+		e.busy.add(back[0].lane)
 	}
 }
 

@@ -455,6 +455,8 @@ func (l *ledger) checkParts(s *simulation) {
 func (l *ledger) checkQueues(s *simulation) {
 	e := s.engine
 	suspects := make(map[string]int)
+	var owns [5]int
+	busy := slices.Collect(e.busy.all)
 	for id := range e.lanes {
 		lane := &e.lanes[id]
 		bytes, inFlight := 0, 0
@@ -473,9 +475,16 @@ func (l *ledger) checkQueues(s *simulation) {
 		if bytes != lane.bytes {
 			failf("lane %d queues %d bytes and counts %d", id, bytes, lane.bytes)
 		}
+		owns[lane.ownership]++
+		if (lane.waiting() > 0 || lane.run != nil) && !slices.Contains(busy, source.Lane(id)) {
+			failf("lane %d has something to do and is not listed", id)
+		}
 		if lane.behind != e.parts[lanePart(source.Lane(id))] {
 			failf("lane %d is behind %v", id, lane.behind)
 		}
+	}
+	if owns != e.owns {
+		failf("a recount finds lanes %v by ownership, the engine %v", owns, e.owns)
 	}
 	for _, it := range e.known {
 		if it.suspect {

@@ -57,9 +57,9 @@ func (e *Engine) checkStalls(now time.Time) {
 	e.freed = false
 	for again := e.flying > e.stalled; again; {
 		again = false
-		for id := range e.lanes {
+		for id := range e.busy.all {
 			l := &e.lanes[id]
-			if due := e.stallDue(now, l); !due.IsZero() && !now.Before(due) && e.split(now, source.Lane(id), l) {
+			if due := e.stallDue(now, l); !due.IsZero() && !now.Before(due) && e.split(now, id, l) {
 				again = true
 			}
 		}

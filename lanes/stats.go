@@ -82,7 +82,7 @@ func (e *Engine) Stats(now time.Time) Stats {
 			s.Waiting++
 		}
 	}
-	s.Owned = e.owns()
+	s.Owned = e.owns[owned]
 	s.Stalled = e.stalled
 	s.Paused = now.Before(e.pausedUntil)
 	s.ReadFails = e.readFails

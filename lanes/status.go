@@ -53,7 +53,7 @@ func (f *Forwarder) Unready() []string {
 		}
 	}
 	// A member without lanes has nothing to read, and is ready to take some.
-	if standby := f.trust.Load() != nil && f.engine.owns() == 0; !f.begun && !standby && f.readErr.err == nil {
+	if standby := f.trust.Load() != nil && f.engine.owns[owned] == 0; !f.begun && !standby && f.readErr.err == nil {
 		reasons = append(reasons, "starting: no page of the outbox was read yet")
 	}
 	if f.engine.suspended {
