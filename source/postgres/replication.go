@@ -68,6 +68,7 @@ func replicationConfig(cfg Config) (*pgconn.Config, error) {
 	}
 	prepare(pcfg.ConnConfig, cfg)
 	rcfg := &pcfg.ConnConfig.Config
+	rcfg.BuildFrontend = gatheringFrontend
 	rcfg.RuntimeParams["replication"] = "database"
 	rcfg.RuntimeParams["client_encoding"] = "UTF8"
 	// The role's and the database's own limits are not meant for this.
