@@ -23,7 +23,8 @@ type Table interface {
 type Config struct {
 	// MaxEvents and MaxBytes (of source.Event.Size) bound what waits in the mirror to be handed
 	// out, and once more what was handed out and is not deleted yet. One Append may pass them.
-	// Defaults 32,768 and 32 MiB.
+	// Defaults 8,192, a page, since more would only leave the processor's cache before it is taken,
+	// and 32 MiB.
 	MaxEvents, MaxBytes int
 	// Patience is how long Append blocks while that memory is full and nothing is taken out of
 	// it, before the mirror lets rows go. Default 250 ms.
@@ -39,7 +40,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.MaxEvents = cmp.Or(c.MaxEvents, 32768)
+	c.MaxEvents = cmp.Or(c.MaxEvents, 8192)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
 	c.Patience = cmp.Or(c.Patience, 250*time.Millisecond)
 	c.Resync = cmp.Or(c.Resync, 30*time.Second)

@@ -44,11 +44,12 @@ func (s *state) forgetGone() { s.gone, s.goneBefore = s.goneBefore[:0], s.gone }
 const resyncLate = 10
 
 // stale reports whether the table is to be read at a rescan. While deletes are not done, each
-// one looks whether their rows are visible. Else it is put off while more waits than a page
-// holds: the page would not be all, and everything behind it would come from the table, too.
+// one looks whether their rows are visible. Else it is put off while there is a backlog, more than a
+// page or half of what memory holds: the page would not be all, and everything behind it would come
+// from the table, too.
 func (s *state) stale(now time.Time, read *source.Read) bool {
 	age := now.Sub(s.readAt)
-	return s.soon || len(s.unseen) > 0 || age >= resyncLate*s.cfg.Resync || age >= s.cfg.Resync && s.queue.waiting.n < read.Limit
+	return s.soon || len(s.unseen) > 0 || age >= resyncLate*s.cfg.Resync || age >= s.cfg.Resync && s.queue.waiting.n < min(read.Limit, s.cfg.MaxEvents/2)
 }
 
 // takeBack lets rows wait again that the forwarder had and has dropped. It returns false when one
@@ -116,7 +117,7 @@ func (s *state) answer(now time.Time, read *source.Read, page *source.Page) (aga
 		s.queue.addOut(ev.ID, ev, 0)
 	}
 	for _, id := range read.Known {
-		if listed[id] && s.queue.rows[id] == nil {
+		if listed[id] && s.queue.rows.Get(id) == nil {
 			s.queue.addOut(id, nil, 0)
 		}
 	}
@@ -129,7 +130,7 @@ func (s *state) answer(now time.Time, read *source.Read, page *source.Page) (aga
 // listed. What it shows and what is not listed was in the page, or is in a later one, or is deleted.
 func (s *state) sweep(listed map[int64]bool) {
 	var back []*row[uint64]
-	for id, r := range s.queue.rows {
+	for id, r := range s.queue.rows.All() {
 		shown := s.shows(r.note)
 		if listed[id] && !r.out {
 			// The log has brought it only now. It may have been deleted before that, of which the
@@ -158,7 +159,7 @@ func (s *state) sweep(listed map[int64]bool) {
 // deleting says that rows are being deleted: the forwarder will not ask for them again.
 func (s *state) deleting(ids []int64) {
 	for _, id := range ids {
-		r := s.queue.rows[id]
+		r := s.queue.rows.Get(id)
 		if r == nil || !r.out {
 			continue // the log has brought it only now
 		}
@@ -173,7 +174,7 @@ func (s *state) deleting(ids []int64) {
 func (s *state) deleted(ids []int64, n int) {
 	s.gone = append(s.gone, ids...)
 	for _, id := range ids {
-		r := s.queue.rows[id]
+		r := s.queue.rows.Get(id)
 		if r == nil {
 			continue
 		}
