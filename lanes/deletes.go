@@ -69,7 +69,7 @@ func (e *Engine) finished(ids []int64) *shard {
 }
 
 func (e *Engine) acknowledged(id int64) *item {
-	it := e.known[id]
+	it := e.known.Get(id)
 	if it == nil || it.state != acknowledged {
 		panic(fmt.Sprintf("lanes: row %d was deleted without an acknowledgement", id))
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/outbox-forwarder/forwarder/internal/idmap"
 	"github.com/outbox-forwarder/forwarder/source"
 )
 
@@ -24,8 +25,9 @@ type Engine struct {
 	lanes []lane
 	owns  [5]int  // lanes by ownership
 	busy  laneSet // lanes with something queued or a run in flight, and some that had
-	known map[int64]*item
+	known idmap.Map[item]
 	ids   []int64           // of known, each at its item's place
+	items []*item           // the same, to move the last one
 	parts map[Part]*waiting // behind, or on trial
 	kinds [4]int            // entries in parts by kind
 	trial int               // entries in parts on trial
@@ -54,6 +56,7 @@ type Engine struct {
 	nextRead  time.Time
 	pause     time.Duration // before the next read, after a page without rows
 	full      bool          // the last page was full
+	brought   int           // events of the last page
 	scannedAt time.Time     // when a read from Start by the clock was answered last
 	scanCost  time.Duration // how long that took
 	readFails int
@@ -126,7 +129,6 @@ func NewEngine(cfg Config) *Engine {
 		lanes:   make([]lane, cfg.Lanes),
 		owns:    [5]int{notOurs: cfg.Lanes},
 		busy:    newLaneSet(cfg.Lanes),
-		known:   make(map[int64]*item, cfg.MaxEvents),
 		parts:   make(map[Part]*waiting),
 		careful: make(map[string]*inquest),
 		stalls:  make(map[string]int),
@@ -185,7 +187,7 @@ func (e *Engine) Page(now time.Time, page *source.Page) {
 	if !page.Full && e.trial > 0 {
 		e.endTrials()
 	}
-	e.full = page.Full
+	e.full, e.brought = page.Full, len(page.Events)
 	switch {
 	case page.Full:
 		e.pause = 0
@@ -223,7 +225,7 @@ const itemSlab = 64
 // accept queues an event of a page, or passes it over when its part is behind, and reports
 // whether it kept it.
 func (e *Engine) accept(now time.Time, ev *source.Event, it *item) bool {
-	if _, ok := e.known[ev.ID]; ok {
+	if e.known.Get(ev.ID) != nil {
 		panic(fmt.Sprintf("lanes: row %d was read while it is known", ev.ID))
 	}
 	l := &e.lanes[ev.Lane]
@@ -363,17 +365,18 @@ func (e *Engine) drop(it *item) {
 // remember adds an item to known.
 func (e *Engine) remember(it *item) {
 	it.place = int32(len(e.ids))
-	e.ids = append(e.ids, it.id)
-	e.known[it.id] = it
+	e.ids, e.items = append(e.ids, it.id), append(e.items, it)
+	e.known.Put(it.id, it)
 }
 
 // forget takes an item out of known.
 func (e *Engine) forget(it *item) {
 	last := len(e.ids) - 1
-	e.ids[it.place] = e.ids[last]
-	e.known[e.ids[last]].place = it.place
-	e.ids = e.ids[:last]
-	delete(e.known, it.id)
+	e.ids[it.place], e.items[it.place] = e.ids[last], e.items[last]
+	e.items[last].place = it.place
+	e.items[last] = nil
+	e.ids, e.items = e.ids[:last], e.items[:last]
+	e.known.Delete(it.id)
 }
 
 // clear ends the suspicion against an item, and the inquest with the last of them.

@@ -33,6 +33,55 @@ func TestC96HotKeyOverflowsAlone(t *testing.T) {
 	s.expectLeft()
 }
 
+// Under load what is new waits for company, and not otherwise: the next page is asked for 20 ms after
+// a large one, and Ready names that moment.
+func TestPagesWaitForCompany(t *testing.T) {
+	page := func(first, n int64) *source.Page {
+		p := &source.Page{}
+		for id := first; id < first+n; id++ {
+			p.Events = append(p.Events, &source.Event{ID: id, Topic: "orders", Key: []byte("a")})
+		}
+		return p
+	}
+	for name, c := range map[string]struct {
+		events int64
+		full   bool
+		waits  time.Duration
+	}{
+		"few events":   {100, false, 0},
+		"many events":  {600, false, 20 * time.Millisecond},
+		"a full page":  {600, true, 0},
+		"nothing else": {0, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := NewEngine(Config{Lanes: 1})
+			now := time.Unix(1000, 0)
+			e.Gain(now, 0)
+			e.Ready(now)
+			p := page(1, c.events)
+			p.Full = c.full
+			e.Page(now, p)
+			e.Ready(now) // of a new lane the rest is read at once
+			now = now.Add(time.Millisecond)
+			e.Wake(now)
+			r := e.Ready(now)
+			if c.waits == 0 {
+				if r.Read == nil && !e.reading {
+					t.Errorf("nothing is read after a wake; the next look is in %v", r.Next.Sub(now))
+				}
+				return
+			}
+			due := e.readAt.Add(c.waits)
+			if r.Read != nil || !r.Next.Equal(due) {
+				t.Fatalf("after a wake: read %v, the next look in %v", r.Read, r.Next.Sub(now))
+			}
+			if r = e.Ready(due); r.Read == nil {
+				t.Errorf("nothing is read %v after the page before", c.waits)
+			}
+		})
+	}
+}
+
 // Deletes do not come back: submitting stops at half of the memory, and goes on with them.
 func TestUndeletedAcknowledgementsStopSubmits(t *testing.T) {
 	s := newStory(t, Config{MaxEvents: 20, RunEvents: 5})

@@ -86,7 +86,7 @@ func (e *Engine) next(now time.Time) time.Time {
 	}
 	if !e.stopping {
 		if !e.reading && e.room() {
-			at(e.nextRead)
+			at(e.readDue())
 		}
 		if e.queued > 0 && now.Before(e.pausedUntil) {
 			at(e.pausedUntil)
@@ -207,7 +207,7 @@ func (e *Engine) formCareful(l *lane, r *run) {
 
 // room reports whether memory has room for another page.
 func (e *Engine) room() bool {
-	return len(e.known) <= e.cfg.MaxEvents*3/4 && e.bytes <= e.cfg.MaxBytes*3/4
+	return e.known.Len() <= e.cfg.MaxEvents*3/4 && e.bytes <= e.cfg.MaxBytes*3/4
 }
 
 // fenceEvery is how long the floor waits for the fence that a delete brings before a read takes
@@ -215,9 +215,27 @@ func (e *Engine) room() bool {
 // and the sooner the floor rises, the fewer known rows the next read passes over.
 const fenceEvery = time.Second
 
+// While much is on its way, or comes with each page, what is new waits for company: a page, a batch
+// and a delete of a thousand events cost little more than those of a hundred. From one page to the next
+// that makes 25,000 events a second.
+const (
+	much    = 512
+	company = 20 * time.Millisecond
+)
+
+// readDue is when the next page may be asked for.
+func (e *Engine) readDue() time.Time {
+	if !e.full && max(e.flying+e.queued, e.brought) >= much {
+		if due := e.readAt.Add(company); due.After(e.nextRead) {
+			return due
+		}
+	}
+	return e.nextRead
+}
+
 // read builds the next read, with everything that is due to come back.
 func (e *Engine) read(now time.Time) *source.Read {
-	if e.reading || e.stopping || now.Before(e.nextRead) || !e.room() {
+	if e.reading || e.stopping || now.Before(e.readDue()) || !e.room() {
 		return nil
 	}
 	if e.scanDue(now) {
@@ -247,7 +265,8 @@ func (e *Engine) read(now time.Time) *source.Read {
 			r.Lanes = nil
 		}
 	}
-	r.Known = append(e.readKnown[:0], e.ids...)
+	known := e.readKnown[:0]
+	known = append(known, e.ids...)
 	for part, w := range e.parts {
 		if w.trial {
 			continue
@@ -258,16 +277,16 @@ func (e *Engine) read(now time.Time) *source.Read {
 		case OneKey:
 			r.Keys = append(r.Keys, source.TopicKey{Topic: part.Topic, Key: part.Key})
 		case OneRow:
-			r.Known = append(r.Known, part.ID)
+			known = append(known, part.ID)
 		}
 	}
-	e.readKnown = r.Known
+	e.readKnown, r.Known = known, known
 	if e.full || !now.Before(e.fencedAt.Add(fenceEvery)) && e.floor.WantsFence() {
 		r.Fence = true
 		e.fencedAt = now
 	}
 	r.Bytes = max(min(2*e.cfg.PageBytes, e.cfg.MaxBytes-e.bytes), 1)
-	r.Limit = min(e.cfg.PageEvents, e.cfg.MaxEvents-len(e.known), max(min(e.cfg.PageBytes, r.Bytes)/e.avgSize, 1))
+	r.Limit = min(e.cfg.PageEvents, e.cfg.MaxEvents-e.known.Len(), max(min(e.cfg.PageBytes, r.Bytes)/e.avgSize, 1))
 	e.reading = true
 	e.gained, e.dropped = false, false
 	e.readAt = now

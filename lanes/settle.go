@@ -12,7 +12,7 @@ import (
 func (e *Engine) Outcomes(now time.Time, outcomes []source.Outcome) {
 	for i := range outcomes {
 		o := &outcomes[i]
-		it := e.known[o.ID]
+		it := e.known.Get(o.ID)
 		if it == nil || it.state != flying {
 			panic(fmt.Sprintf("lanes: row %d has an outcome (%v) and is not in flight", o.ID, o.Class))
 		}
@@ -181,7 +181,7 @@ func (e *Engine) suspect(it *item) {
 	q := e.careful[it.ev.Topic]
 	if q == nil {
 		q = &inquest{}
-		for _, other := range e.known {
+		for _, other := range e.known.All() {
 			if other.state == flying && other.ev.Topic == it.ev.Topic {
 				q.flying++
 			}
@@ -319,7 +319,7 @@ func (e *Engine) heal(ev *source.Event) {
 // was left out because of a lane or topic that is behind.
 func (e *Engine) endTrials() {
 	pending := make(map[Part]bool)
-	for _, it := range e.known {
+	for _, it := range e.known.All() {
 		if it.state != acknowledged {
 			for _, part := range [...]Part{lanePart(it.lane), topicPart(it.ev.Topic), partOf(it.ev)} {
 				pending[part] = true

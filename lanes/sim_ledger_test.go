@@ -208,7 +208,7 @@ func (l *ledger) close(s *simulation, r *ledgerRun) {
 			l.violations++
 		}
 		delete(l.suspects, ev.ID)
-		if class == source.Suspect && (r.company || s.engine.known[ev.ID] != nil) {
+		if class == source.Suspect && (r.company || s.engine.known.Get(ev.ID) != nil) {
 			l.suspects[ev.ID] = ev.Topic
 		}
 	}
@@ -253,7 +253,7 @@ func (l *ledger) split(s *simulation) {
 // isSplit reports whether the engine has split off what has no outcome yet.
 func (r *ledgerRun) isSplit(e *Engine) bool {
 	left := slices.IndexFunc(r.events, func(ev *source.Event) bool { _, done := r.classes[ev.ID]; return !done })
-	return e.known[r.events[left].ID].run.stalled
+	return e.known.Get(r.events[left].ID).run.stalled
 }
 
 // part makes a run of each key and of each row without one.
@@ -361,7 +361,7 @@ func (l *ledger) check(s *simulation) {
 	e := s.engine
 	stats := e.Stats(s.now)
 	var inFlight, undeleted, waiting, bytes int
-	for id, it := range e.known {
+	for id, it := range e.known.All() {
 		if it.id != id {
 			failf("row %d is known as %d", it.id, id)
 		}
@@ -383,7 +383,7 @@ func (l *ledger) check(s *simulation) {
 	for id := range l.stalled {
 		stalledBytes += s.table.byID[id].Size()
 	}
-	inMemory := len(e.known) - undeleted
+	inMemory := e.known.Len() - undeleted
 	switch {
 	case stats.Read != stats.Acked+uint64(stats.InMemory)+stats.Dropped:
 		failf("read %d is not acked %d + in memory %d + dropped %d", stats.Read, stats.Acked, stats.InMemory, stats.Dropped)
@@ -395,10 +395,10 @@ func (l *ledger) check(s *simulation) {
 		failf("%d events of %d bytes have stalled, the engine counts %d of %d", len(l.stalled), stalledBytes, stats.Stalled, e.stalledBytes)
 	case stats.Acked != uint64(len(l.acked)) || stats.Deleted != uint64(len(l.gone)) || stats.Submitted != l.submitted:
 		failf("acked %d, deleted %d, submitted %d: %+v", len(l.acked), len(l.gone), l.submitted, stats)
-	case len(e.ids) != len(e.known):
-		failf("%d rows are listed, %d are known", len(e.ids), len(e.known))
-	case len(e.known) > e.cfg.MaxEvents:
-		failf("%d events are in memory", len(e.known))
+	case len(e.ids) != e.known.Len():
+		failf("%d rows are listed, %d are known", len(e.ids), e.known.Len())
+	case e.known.Len() > e.cfg.MaxEvents:
+		failf("%d events are in memory", e.known.Len())
 	case bytes > e.cfg.MaxBytes+eventLimit:
 		failf("%d bytes are in memory", bytes)
 	}
@@ -406,7 +406,7 @@ func (l *ledger) check(s *simulation) {
 	l.checkParts(s)
 	l.checkQueues(s)
 	for id := range l.suspects {
-		if e.known[id] == nil {
+		if e.known.Get(id) == nil {
 			delete(l.suspects, id) // dropped; if it is read again, nobody knows
 		}
 	}
@@ -467,7 +467,7 @@ func (l *ledger) checkQueues(s *simulation) {
 			failf("lane %d has %d events in flight and counts %d", id, inFlight, lane.flying)
 		}
 		for _, it := range lane.queue[lane.head:] {
-			if it.state != queued || e.known[it.id] != it || it.lane != source.Lane(id) {
+			if it.state != queued || e.known.Get(it.id) != it || it.lane != source.Lane(id) {
 				failf("lane %d queues row %d in state %d", id, it.id, it.state)
 			}
 			bytes += int(it.size)
@@ -486,7 +486,7 @@ func (l *ledger) checkQueues(s *simulation) {
 	if owns != e.owns {
 		failf("a recount finds lanes %v by ownership, the engine %v", owns, e.owns)
 	}
-	for _, it := range e.known {
+	for _, it := range e.known.All() {
 		if it.suspect {
 			suspects[it.ev.Topic]++
 		}
@@ -507,7 +507,7 @@ func (l *ledger) checkQueues(s *simulation) {
 func (l *ledger) covered(s *simulation) {
 	e := s.engine
 	for _, r := range s.table.rows {
-		if r.ID > e.floor.At() || e.known[r.ID] != nil || e.lanes[r.Lane].ownership != owned {
+		if r.ID > e.floor.At() || e.known.Get(r.ID) != nil || e.lanes[r.Lane].ownership != owned {
 			continue
 		}
 		if aside, ok := e.floor.aside[r.writer]; ok && aside < r.ID {

@@ -202,7 +202,7 @@ func (s *simulation) step() {
 		}
 	}
 	if s.now.Sub(epoch) > s.plan.deadline(len(s.table.written)) {
-		failf("no end in sight: %d rows are left, %d in memory, parked %v", s.table.left(), len(s.engine.known), s.engine.Parked())
+		failf("no end in sight: %d rows are left, %d in memory, parked %v", s.table.left(), s.engine.known.Len(), s.engine.Parked())
 	}
 }
 

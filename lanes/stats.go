@@ -64,7 +64,7 @@ func (h *Histogram) add(d time.Duration) {
 // Stats returns the counts and gauges of now.
 func (e *Engine) Stats(now time.Time) Stats {
 	s := e.stats
-	s.InMemory = len(e.known) - e.undeleted
+	s.InMemory = e.known.Len() - e.undeleted
 	s.Bytes = e.bytes
 	s.Flying = e.flying
 	s.Undeleted = e.undeleted

@@ -122,7 +122,7 @@ func (l *Log[P]) take(ctx context.Context, n int, add func() bool) error {
 
 func (l *Log[P]) full() bool {
 	q := &l.state.queue
-	return len(q.rows) >= l.cfg.MaxEvents || q.waiting.bytes+q.out.bytes >= l.cfg.MaxBytes
+	return q.rows.Len() >= l.cfg.MaxEvents || q.waiting.bytes+q.out.bytes >= l.cfg.MaxBytes
 }
 
 // freed returns what is closed when something was deleted.

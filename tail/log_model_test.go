@@ -366,7 +366,7 @@ func (m *logModel) finish() {
 		m.acknowledge()
 		m.delete()
 	}
-	if n := len(m.state.queue.rows) + len(m.state.undone); n > 0 || m.state.tracker.Pending() > 0 {
+	if n := m.state.queue.rows.Len() + len(m.state.undone); n > 0 || m.state.tracker.Pending() > 0 {
 		failf("%d entries and %d transactions are left in memory", n, m.state.tracker.Pending())
 	}
 	for _, tx := range m.log {

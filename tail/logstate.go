@@ -101,7 +101,7 @@ func (s *logState[P]) brings(e *entry[P]) bool {
 			return false
 		}
 		delete(s.undone, e.name)
-		if r := s.queue.rows[id]; r != nil {
+		if r := s.queue.rows.Get(id); r != nil {
 			r.note.tx = e.tx
 			e.tx.left++
 			return false
@@ -146,7 +146,7 @@ func (s *logState[P]) addScan(rows []*source.Event, end bool) bool {
 		s.scanEnd = false
 	}
 	held := make(map[int64]*row[entry[P]])
-	for _, r := range s.queue.rows {
+	for _, r := range s.queue.rows.All() {
 		if !r.note.none {
 			held[r.note.row] = r
 		}
@@ -186,7 +186,7 @@ func (s *logState[P]) confirmed() (P, bool) {
 // holding is the first event that is not deleted, and nil where it is acknowledged.
 func (s *logState[P]) holding() (*source.Event, P) {
 	var first *row[entry[P]]
-	for _, r := range s.queue.rows {
+	for _, r := range s.queue.rows.All() {
 		if r.note.tx != nil && (first == nil || cmp.Or(r.note.name.compare(first.note.name), cmp.Compare(r.id, first.id)) < 0) {
 			first = r
 		}
@@ -208,7 +208,7 @@ func (s *logState[P]) idles() bool {
 
 // reset forgets what the forwarder does not have.
 func (s *logState[P]) reset(other bool) {
-	for id, r := range s.queue.rows {
+	for id, r := range s.queue.rows.All() {
 		if r.note.name.n > 0 {
 			s.undone[r.note.name] = id
 		}
@@ -225,7 +225,7 @@ func (s *logState[P]) reset(other bool) {
 		clear(s.undone)
 		clear(s.skip)
 		s.begun = false
-		for _, r := range s.queue.rows {
+		for _, r := range s.queue.rows.All() {
 			r.note.name = name[P]{}
 		}
 	} else if reached {
@@ -258,7 +258,7 @@ func (s *logState[P]) dropLoose() {
 func (s *logState[P]) deleting(ids []int64) []int64 {
 	var rows []int64
 	for _, id := range ids {
-		r := s.queue.rows[id]
+		r := s.queue.rows.Get(id)
 		if r == nil {
 			continue
 		}
@@ -276,7 +276,7 @@ func (s *logState[P]) deleting(ids []int64) []int64 {
 // deleted says that their rows are deleted.
 func (s *logState[P]) deleted(ids []int64) {
 	for _, id := range ids {
-		r := s.queue.rows[id]
+		r := s.queue.rows.Get(id)
 		if r == nil {
 			continue
 		}

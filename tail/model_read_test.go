@@ -136,7 +136,7 @@ func (m *model) answer() {
 // checkGone: of what a read said is known, no id is kept that we have deleted meanwhile.
 func (m *model) checkGone(known []int64) {
 	for _, id := range known {
-		if r := m.state.queue.rows[id]; m.deleted[id] && r != nil && r.ev == nil {
+		if r := m.state.queue.rows.Get(id); m.deleted[id] && r != nil && r.ev == nil {
 			failf("row %d is deleted, and known for good", id)
 		}
 	}

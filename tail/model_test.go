@@ -133,8 +133,8 @@ func (m *model) step() {
 		m.delete()
 	}
 	m.trouble()
-	if q := &m.state.queue; len(q.rows) != q.waiting.n+q.out.n+q.ghosts.n {
-		failf("%d rows are in lists of %d, %d and %d", len(q.rows), q.waiting.n, q.out.n, q.ghosts.n)
+	if q := &m.state.queue; q.rows.Len() != q.waiting.n+q.out.n+q.ghosts.n {
+		failf("%d rows are in lists of %d, %d and %d", q.rows.Len(), q.waiting.n, q.out.n, q.ghosts.n)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/outbox-forwarder/forwarder/internal/idmap"
 	"github.com/outbox-forwarder/forwarder/source"
 )
 
@@ -31,7 +32,7 @@ func (a *row[T]) compare(b *row[T]) int {
 // The walk of take begins where the one before it ended, so that what a filter leaves out is
 // not passed again and again: before at, every waiting row is left out by the filter.
 type queue[T any] struct {
-	rows    map[int64]*row[T] // all, by id
+	rows    idmap.Map[row[T]] // all, by id
 	waiting list[T]           // in order
 	out     list[T]           // in the order in which they were handed out
 	ghosts  list[T]           // handed out, without an event
@@ -85,7 +86,7 @@ func (l *list[T]) remove(r *row[T]) {
 }
 
 func newQueue[T any]() queue[T] {
-	return queue[T]{rows: make(map[int64]*row[T]), known: make(map[int64]bool)}
+	return queue[T]{known: make(map[int64]bool)}
 }
 
 func (q *queue[T]) create(id int64, ev *source.Event, note T) *row[T] {
@@ -99,7 +100,7 @@ func (q *queue[T]) create(id int64, ev *source.Event, note T) *row[T] {
 	if ev != nil {
 		r.size = ev.Size()
 	}
-	q.rows[id] = r
+	q.rows.Put(id, r)
 	return r
 }
 
@@ -178,7 +179,7 @@ func (q *queue[T]) remove(r *row[T]) {
 	default:
 		q.ghosts.remove(r)
 	}
-	delete(q.rows, r.id)
+	q.rows.Delete(r.id)
 	*r = row[T]{next: q.free}
 	q.free = r
 }

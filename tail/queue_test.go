@@ -54,14 +54,14 @@ func TestQueueModel(t *testing.T) {
 				slices.Sort(waiting)
 				q.takeBack(known)
 			case 4:
-				for id := range q.rows {
-					q.remove(q.rows[id])
+				for id := range q.rows.All() {
+					q.remove(q.rows.Get(id))
 					delete(out, id)
 					waiting = slices.DeleteFunc(waiting, func(other int64) bool { return other == id })
 					break
 				}
 			}
-			if q.waiting.n != len(waiting) || q.out.n != len(out) || len(q.rows) != len(waiting)+len(out) {
+			if q.waiting.n != len(waiting) || q.out.n != len(out) || q.rows.Len() != len(waiting)+len(out) {
 				failf("%d wait and %d are out, and should be %d and %d", q.waiting.n, q.out.n, len(waiting), len(out))
 			}
 		}

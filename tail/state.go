@@ -72,7 +72,7 @@ func (s *state) attach(now time.Time, fence uint64) {
 			delete(s.unseen, id)
 		}
 	}
-	for _, r := range s.queue.rows {
+	for _, r := range s.queue.rows.All() {
 		if r.note >= fence {
 			r.note = 0
 		}
@@ -88,7 +88,7 @@ func (s *state) detach(now time.Time) {
 	s.seen = source.Snapshot{}
 	s.missed.reset()
 	s.others.reset()
-	for _, r := range s.queue.rows {
+	for _, r := range s.queue.rows.All() {
 		if !r.out {
 			s.queue.remove(r)
 		} else if r.ev != nil {
@@ -122,7 +122,7 @@ func (s *state) append(now time.Time, xid uint64, events []*source.Event, skippe
 	added := false
 	for _, ev := range events {
 		switch {
-		case s.queue.rows[ev.ID] != nil:
+		case s.queue.rows.Get(ev.ID) != nil:
 			// The log repeats itself, or a writer has chosen an id again.
 			s.soon = true
 		case s.evicted.covers(ev):

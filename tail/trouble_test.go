@@ -56,7 +56,7 @@ func (m *model) delete() {
 	case d.phase == 1 && (m.calm || !chance(m.r, m.plan.deleteFails)):
 		m.state.deleted(ids, d.n)
 		for _, id := range ids {
-			if m.state.queue.rows[id] != nil {
+			if m.state.queue.rows.Get(id) != nil {
 				failf("row %d is deleted, and kept", id)
 			}
 			m.deleted[id] = true
