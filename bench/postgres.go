@@ -136,7 +136,7 @@ func (t *table) fill(ctx context.Context, topic string, keys int, many bool) err
 
 func (t *table) writer(watch *oracle.Stopwatch) (writer, error) {
 	return oracle.NewWriter(oracle.WriterConfig{
-		URL: t.server.URL(database), Topics: []string{t.topic}, Rate: t.rate, PayloadBytes: t.payload, Stopwatch: watch,
+		URL: t.server.URL(database), Topics: []string{t.topic}, Rate: t.rate, PayloadBytes: t.payload, Apart: true, Stopwatch: watch,
 	})
 }
 

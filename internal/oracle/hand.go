@@ -1,12 +1,11 @@
 package oracle
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -16,8 +15,10 @@ type hand struct {
 	pace    *pacer
 	random  *rand.Rand
 	db      database
-	session session // nil while there is none
-	events  []event // of the transaction at hand
+	index   int              // of the connection
+	session session          // nil while there is none
+	events  []event          // of the transaction at hand
+	own     map[Stream]int64 // the sums of its own streams, where connections are apart; else nil
 }
 
 // transactionTime bounds one transaction, so that a connection that died without a word
@@ -26,6 +27,28 @@ const transactionTime = 30 * time.Second
 
 func (h *hand) work(ctx context.Context) error {
 	defer h.disconnect(ctx)
+	if err := h.write(ctx); err != nil || len(h.own) == 0 {
+		return err
+	}
+	return h.settle(context.WithoutCancel(ctx))
+}
+
+// settle writes the ledger of the hand's own streams.
+func (h *hand) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, transactionTime)
+	defer cancel()
+	streams := slices.SortedFunc(maps.Keys(h.own), Stream.compare)
+	if _, err := h.session.turn(ctx, streams, h.own); err != nil {
+		return fmt.Errorf("writing the ledger: %w", err)
+	}
+	if err := h.session.end(ctx, nil, true); err != nil {
+		return fmt.Errorf("writing the ledger: %w", err)
+	}
+	return nil
+}
+
+// write carries out transactions until enough are written.
+func (h *hand) write(ctx context.Context) error {
 	for {
 		n := 1 + h.random.IntN(h.cfg.MaxPerTransaction)
 		if h.cfg.Events > 0 && h.begun.Add(int64(n))-int64(n) >= h.cfg.Events {
@@ -57,10 +80,14 @@ func (h *hand) choose(n int) {
 	h.events = h.events[:0]
 	for range n {
 		u := h.random.Float64()
+		// The square makes the first keys hot and still reaches all.
+		key := int(u * u * float64(h.cfg.Keys))
+		if n := h.cfg.Connections; h.own != nil {
+			key = key/n*n + h.index // of each n neighbours every connection has one
+		}
 		h.events = append(h.events, event{
 			Topic: h.cfg.Topics[h.random.IntN(len(h.cfg.Topics))],
-			// The square makes the first keys hot and still reaches all.
-			Key: KeyName(int(u * u * float64(h.cfg.Keys))),
+			Key:   KeyName(key),
 		})
 	}
 }
@@ -83,7 +110,7 @@ func (h *hand) attempt(ctx context.Context) (done bool, err error) {
 	switch {
 	case err == nil:
 		return true, nil
-	case !h.db.transient(err):
+	case h.own != nil || !h.db.transient(err):
 		return false, fmt.Errorf("writing events: %w", err)
 	}
 	h.disconnect(ctx)
@@ -113,7 +140,12 @@ func (h *hand) transact(ctx context.Context) (ending bool, err error) {
 			return false, ctx.Err()
 		}
 	}
-	if err := h.session.end(ctx, rows, commit); err != nil {
+	end := h.session.end
+	if h.own != nil {
+		// Outside of a transaction an insert is one by itself.
+		end = func(ctx context.Context, rows []row, _ bool) error { return h.session.insert(ctx, rows) }
+	}
+	if err := end(ctx, rows, commit); err != nil {
 		return true, err
 	}
 	if !commit {
@@ -140,12 +172,17 @@ func (h *hand) number(ctx context.Context) error {
 		}
 		count[s]++
 	}
-	slices.SortFunc(streams, func(a, b Stream) int {
-		return cmp.Or(strings.Compare(a.Topic, b.Topic), strings.Compare(a.Key, b.Key))
-	})
-	sums, err := h.session.turn(ctx, streams, count)
-	if err != nil {
-		return err
+	slices.SortFunc(streams, Stream.compare)
+	sums := h.own
+	if sums != nil {
+		for s, n := range count {
+			sums[s] += n
+		}
+	} else {
+		var err error
+		if sums, err = h.session.turn(ctx, streams, count); err != nil {
+			return err
+		}
 	}
 	for i := range h.events {
 		e := &h.events[i]

@@ -1,12 +1,18 @@
 package oracle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 )
 
 // Stream names an ordered sequence of events.
 type Stream struct{ Topic, Key string }
+
+func (s Stream) compare(other Stream) int {
+	return cmp.Or(strings.Compare(s.Topic, other.Topic), strings.Compare(s.Key, other.Key))
+}
 
 // Ledger says how many events of each stream were committed: exactly those numbered 1 to the
 // value.

@@ -35,6 +35,47 @@ func execute(t *testing.T, url, statement string) {
 	}
 }
 
+// TestApart: connections with keys of their own number them as they are committed, and the ledger
+// that they write at the end says the same as the outbox.
+func TestApart(t *testing.T) {
+	url := serverstest.Database(t)
+	execute(t, url, createOutbox)
+	writer, err := NewWriter(WriterConfig{URL: url, Topics: []string{"orders"}, Keys: 30, Events: 2000, Apart: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	found := Ledger{}
+	err = withConn(t.Context(), url, func(conn *pgx.Conn) error {
+		rows, err := conn.Query(t.Context(), "SELECT payload FROM outbox ORDER BY id")
+		if err != nil {
+			return err
+		}
+		var payload []byte
+		_, err = pgx.ForEachRow(rows, []any{&payload}, func() error {
+			e, err := parseEvent(payload)
+			s := Stream{e.Topic, e.Key}
+			if found[s]++; err == nil && e.Seq != found[s] {
+				t.Errorf("event %d of %v is the one with number %d", e.Seq, s, found[s])
+			}
+			return err
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ledger, err := ReadLedger(t.Context(), url, Tables{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(ledger, found) || ledger.Events() != writer.Stats().Committed || len(found) < 24 {
+		t.Errorf("the outbox has %v, the ledger says %v and the writer %+v", found, ledger, writer.Stats())
+	}
+}
+
 // TestLive runs the writer and the checker over real servers around a small pipe that is
 // right, and around the same pipe with one mistake in it.
 func TestLive(t *testing.T) {

@@ -31,6 +31,10 @@ type WriterConfig struct {
 	HoldFor        time.Duration
 	// PayloadBytes is the approximate size of a payload, default 200.
 	PayloadBytes int
+	// Apart gives each connection keys of its own, whose order it knows by itself: a transaction is
+	// one statement, and the ledger, which must have been empty, is written at the end. It is for a
+	// load that takes little from what is measured. A lost connection ends Run with an error.
+	Apart bool
 	// Seed determines the choice of keys and of everything else that is random.
 	Seed uint64
 	// Stopwatch learns when each event's commit returned; may be nil.
@@ -67,6 +71,8 @@ func (c WriterConfig) Validate() error {
 	check(c.Rate >= 0, "rate %v must not be negative", c.Rate)
 	check(c.Rollback >= 0 && c.Rollback < 1, "rollback share %v: want 0 <= share < 1", c.Rollback)
 	check(c.Hold >= 0 && c.Hold <= 1, "hold share %v: want 0 <= share <= 1", c.Hold)
+	check(!c.Apart || c.Rollback == 0 && c.Hold == 0, "a writer whose connections are apart neither rolls back nor holds")
+	check(!c.Apart || c.withDefaults().Keys >= c.withDefaults().Connections, "a writer whose connections are apart needs a key for each")
 	return errors.Join(problems...)
 }
 
@@ -127,8 +133,11 @@ func (w *Writer) Run(ctx context.Context) error {
 	for i := range errs {
 		group.Go(func() {
 			hand := &hand{
-				Writer: w, pace: pace, db: db,
+				Writer: w, pace: pace, db: db, index: i,
 				random: rand.New(rand.NewPCG(w.cfg.Seed, uint64(i))),
+			}
+			if w.cfg.Apart {
+				hand.own = map[Stream]int64{}
 			}
 			if errs[i] = hand.work(ctx); errs[i] != nil {
 				cancel()
