@@ -177,4 +177,18 @@ func (s *Source) Oldest(ctx context.Context) (created time.Time, ok bool, err er
 }
 
 // Close closes the connections. No call may be running.
-func (s *Source) Close() { s.pool.Close() }
+func (s *Source) Close() { closePool(s.pool) }
+
+// closePool closes the connections, and does not wait for a server that does not answer: the pool
+// would give it 15 s.
+func closePool(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeLimit):
+	}
+}
