@@ -23,8 +23,8 @@ type Engine struct {
 	cfg   Config
 	floor *Floor[Part]
 	lanes []lane
-	owns  [5]int  // lanes by ownership
-	busy  laneSet // lanes with something queued or a run in flight, and some that had
+	owns  [awaiting + 1]int // lanes by ownership
+	busy  laneSet           // lanes with something queued or a run in flight, and some that had
 	known idmap.Map[item]
 	ids   []int64           // of known, each at its item's place
 	items []*item           // the same, to move the last one
@@ -127,7 +127,7 @@ func NewEngine(cfg Config) *Engine {
 		cfg:     cfg,
 		floor:   NewFloor[Part](cfg.TransactionAge),
 		lanes:   make([]lane, cfg.Lanes),
-		owns:    [5]int{notOurs: cfg.Lanes},
+		owns:    [awaiting + 1]int{notOurs: cfg.Lanes},
 		busy:    newLaneSet(cfg.Lanes),
 		parts:   make(map[Part]*waiting),
 		careful: make(map[string]*inquest),

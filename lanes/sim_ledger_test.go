@@ -455,7 +455,7 @@ func (l *ledger) checkParts(s *simulation) {
 func (l *ledger) checkQueues(s *simulation) {
 	e := s.engine
 	suspects := make(map[string]int)
-	var owns [5]int
+	var owns [awaiting + 1]int
 	busy := slices.Collect(e.busy.all)
 	for id := range e.lanes {
 		lane := &e.lanes[id]

@@ -38,10 +38,11 @@ func (h *hand) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, transactionTime)
 	defer cancel()
 	streams := slices.SortedFunc(maps.Keys(h.own), Stream.compare)
-	if _, err := h.session.turn(ctx, streams, h.own); err != nil {
-		return fmt.Errorf("writing the ledger: %w", err)
+	_, err := h.session.turn(ctx, streams, h.own)
+	if err == nil {
+		err = h.session.end(ctx, nil, true)
 	}
-	if err := h.session.end(ctx, nil, true); err != nil {
+	if err != nil {
 		return fmt.Errorf("writing the ledger: %w", err)
 	}
 	return nil
